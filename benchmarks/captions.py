@@ -18,18 +18,18 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import numpy as np
-from driver import HERE, heedful, hide_paths, new_parser, parse, train
+from driver import HERE, heedful, hide_paths, new_parser, parse, processor_seconds, train
 from machine import describe_machine
 from mnist import split
 
 import heedful as library
-from heedful.data.image_files import read_labelled
+from heedful.data.idx_files import read_labelled
 
 NAME = "captions"
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -80,41 +80,29 @@ def main() -> None:
             print(json.dumps(result), flush=True)
 
 
-def processor_seconds() -> float:
-    """Return the seconds that finished commands used of all cores together."""
-    used = getrusage(RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def write_pictures(mnist: Path, runs: Path) -> dict[str, Path]:
-    """Write the pictures of each part as records, and return the files by name.
-
-    Args:
-        mnist: folder of the images.
-        runs: folder of the runs.
-    """
-    runs.mkdir(parents=True, exist_ok=True)
-    test = [mnist / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
-    parts = dict(zip(COUNTS, (*split(mnist, runs / "digits"), test), strict=True))
-    files = {name: runs / f"{name}.jsonl" for name in parts}
-    for number, (name, (images, labels)) in enumerate(parts.items()):
-        if files[name].exists():
-            continue
-        digits, kinds = read_labelled(images, labels)
-        draw = random.Random(number)
-        with files[name].open("w", encoding="utf-8") as file:
-            for _ in range(COUNTS[name]):
-                file.write(json.dumps(picture(draw, digits, kinds)) + "\n")
-    return files
-
-
 def picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
-    """Return a record of one digit at any place, of two equal ones, or of two that differ.
+    """Return a record of the patches of a canvas and its caption; see `drawn_canvas`."""
+    canvas, caption = drawn_canvas(draw, digits, kinds)
+    return {"image": patches(canvas), "caption": caption}
+
+
+def square_picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
+    """Return a record of a canvas at half its size, amid 28 × 28 grey values, and its caption."""
+    canvas, caption = drawn_canvas(draw, digits, kinds)
+    halved = canvas.reshape(14, 2, 28, 2).mean((1, 3)).astype(np.int64)
+    return {"image": np.pad(halved, ((7, 7), (0, 0))).tolist(), "caption": caption}
+
+
+def drawn_canvas(draw: random.Random, digits: Any, kinds: Any) -> tuple[Any, str]:
+    """Return a canvas of one digit at any place, of two equal ones, or of two that differ.
 
     Args:
         draw: random numbers.
         digits: images [N, 28, 28] uint8.
         kinds: digit of each [N].
+
+    Returns:
+        Grey values [28, 56], and their caption.
     """
     canvas = np.zeros((28, 56), np.int64)
     form = draw.choice(("one", "equal", "different"))
@@ -122,14 +110,11 @@ def picture(draw: random.Random, digits: Any, kinds: Any) -> dict[str, Any]:
     if form == "one":
         place = draw.randrange(29)
         canvas[:, place : place + 28] = digits[first]
-        return {"image": patches(canvas), "caption": caption_of([int(kinds[first])])}
+        return canvas, caption_of([int(kinds[first])])
     while first == second or (kinds[first] == kinds[second]) is (form == "different"):
         second = draw.randrange(len(digits))
     canvas[:, :28], canvas[:, 28:] = digits[first], digits[second]
-    return {
-        "image": patches(canvas),
-        "caption": caption_of([int(kinds[i]) for i in (first, second)]),
-    }
+    return canvas, caption_of([int(kinds[i]) for i in (first, second)])
 
 
 def caption_of(kinds: list[int]) -> str:
@@ -137,6 +122,35 @@ def caption_of(kinds: list[int]) -> str:
     if len(kinds) == 2 and kinds[0] == kinds[1]:
         return f"two {WORDS[kinds[0]]}{'es' if kinds[0] == 6 else 's'}"
     return " and ".join(f"{'an' if kind == 8 else 'a'} {WORDS[kind]}" for kind in kinds)
+
+
+def write_pictures(
+    mnist: Path,
+    runs: Path,
+    drawn: Callable[[random.Random, Any, Any], dict[str, Any]] = picture,
+    counts: Mapping[str, int] = COUNTS,
+) -> dict[str, Path]:
+    """Write the pictures of each part as records, and return the files by name.
+
+    Args:
+        mnist: folder of the images.
+        runs: folder of the runs.
+        drawn: maker of a record, `picture` or `square_picture`.
+        counts: pictures of each part.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    test = [mnist / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
+    parts = dict(zip(counts, (*split(mnist, runs / "digits"), test), strict=True))
+    files = {name: runs / f"{name}.jsonl" for name in parts}
+    for number, (name, (images, labels)) in enumerate(parts.items()):
+        if files[name].exists():
+            continue
+        digits, kinds = read_labelled(images, labels)
+        draw = random.Random(number)
+        with files[name].open("w", encoding="utf-8") as file:
+            for _ in range(counts[name]):
+                file.write(json.dumps(drawn(draw, digits, kinds)) + "\n")
+    return files
 
 
 def patches(canvas: Any) -> list[list[int]]:
@@ -148,11 +162,16 @@ def patches(canvas: Any) -> list[list[int]]:
 
 
 def pixels_of(image: list[list[int]]) -> Any:
-    """Return patches [7, 14] as grey values [28, 56] uint8, smooth between their pixels."""
+    """Return patches [7, 14] as grey values [28, 56] uint8."""
     places = LEVELS ** np.arange(4).reshape(2, 2)
     levels = np.array(image)[:, None, :, None] // places[None, :, None, :] % LEVELS
     # The middle of a level's values, stretched so that the lightest is white.
-    grey = np.where(levels > 0, (2 * levels + 1) * 255 / (2 * LEVELS - 1), 0).reshape(14, 28)
+    grey = np.where(levels > 0, (2 * levels + 1) * 255 / (2 * LEVELS - 1), 0)
+    return enlarged(grey.reshape(14, 28))
+
+
+def enlarged(grey: Any) -> Any:
+    """Return grey values at twice their height and width, smooth between their pixels, uint8."""
     for axis, size in enumerate(grey.shape):
         # Three quarters of the pixel that a half lies in, one quarter of the next one beyond it.
         side = np.clip(np.arange(2 * size) // 2 + np.tile([-1, 1], size), 0, size - 1)
@@ -184,7 +203,12 @@ def right_pictures(run: Path, test: Path) -> dict[str, Any]:
     asked.write_text("".join(lines), encoding="utf-8")
     said = heedful(["generate", str(run), "-i", str(asked), "--sampling"])
     drawn = [json.loads(line) for line in said.splitlines()]
-    return {"pictures": len(drawn), "drawn": read(drawn), "test": read(records)}
+    parts = {"drawn": drawn, "test": records}
+    shares = {
+        name: read([pixels_of(each["image"]) for each in part], [each["caption"] for each in part])
+        for name, part in parts.items()
+    }
+    return {"pictures": len(drawn), **shares}
 
 
 def digits_of(caption: str) -> list[int]:
@@ -195,11 +219,11 @@ def digits_of(caption: str) -> list[int]:
     return [WORDS.index(word) for word in others if word in WORDS]
 
 
-def read(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Let the model `digits` read both halves of pictures, and compare with their captions."""
-    halves = [half for each in records for half in np.split(pixels_of(each["image"]), 2, axis=1)]
+def read(pictures: Sequence[Any], captions: Sequence[str]) -> dict[str, float]:
+    """Let the model `digits` read both halves of pictures [28, 56], and compare with captions."""
+    halves = [half for each in pictures for half in np.split(each, 2, axis=1)]
     answers = library.load("digits").classify(halves)
-    wanted = [digit for each in records for digit in digits_of(each["caption"])]
+    wanted = [digit for each in captions for digit in digits_of(each)]
     right = [answer[0].label == str(digit) for answer, digit in zip(answers, wanted, strict=True)]
     both = [left and other for left, other in zip(right[::2], right[1::2], strict=True)]
     return {"digits": sum(right) / len(right), "pictures": sum(both) / len(both)}

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 from machine import describe_machine
@@ -116,6 +117,12 @@ def compare(words: Sequence[str], run: Path) -> dict[str, Any]:
     heedful([*words, "--out", str(run)])
     table: dict[str, Any] = json.loads((run / "table.json").read_text(encoding="utf-8"))
     return table
+
+
+def processor_seconds() -> float:
+    """Return the seconds that finished commands used of all cores together."""
+    used = getrusage(RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:

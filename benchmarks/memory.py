@@ -111,7 +111,7 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
 
 def spec_of(name: str) -> Any:
     """The model of a case."""
-    from heedful.models.model_spec import MaskedLMHeadSpec
+    from heedful.models.encoder_spec import MaskedLMHeadSpec
     from heedful.models.preset_files import preset_spec
     from heedful.models.shape import TranslatorShape
     from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec

@@ -92,8 +92,9 @@ def load(
 
     Returns:
         A `TranslationPipeline` (`translate`, `score`, `fill`), a `GenerationPipeline` (`generate`,
-        `stream`), an `EncoderPipeline` (`fill`, `classify`, `tag`, `answer`, `embed`) or an
-        `ImagePipeline` (`classify`).
+        `stream`), an `EncoderPipeline` (`fill`, `classify`, `tag`, `answer`, `embed`), an
+        `ImagePipeline` (`classify`), a `TwoTowersPipeline` (`classify`, `embed`, `embed_images`,
+        `retrieve`, `recall`) or a `DrawingPipeline` (`draw`).
 
     Raises:
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist, or

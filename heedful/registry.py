@@ -30,6 +30,15 @@ FAMILIES: Mapping[str, str] = {
 """Address of the package's own names, for each family."""
 
 
+ON_USE: Mapping[str, Mapping[str, str]] = {
+    "mixer": {
+        "triangle_multiplication": "heedful.nn.pair_mixer_spec:TriangleMultiplicationSpec",
+        "triangle_attention": "heedful.nn.pair_mixer_spec:TriangleAttentionSpec",
+    },
+}
+"""Addresses of the package's parts that few models have; no other model waits for their modules."""
+
+
 class Registrable(Protocol):
     """A class or an object that can be registered."""
 
@@ -69,7 +78,7 @@ def register(entry: Entry) -> Entry:
         )
     name, others = entry.known_as(), _entries[family]
     # Resolved by address: importing these modules here would be an upward import.
-    is_own = name in resolve_name(FAMILIES[family])
+    is_own = name in resolve_name(FAMILIES[family]) or name in ON_USE.get(family, ())
     if is_own or (name in others and _source(others[name]) != _source(entry)):
         raise ConfigError(
             f"There is a {family} called {name!r} already",
@@ -81,7 +90,7 @@ def register(entry: Entry) -> Entry:
 
 
 def find(family: str, name: str, own: Sequence[str]) -> Any:
-    """Return the entry that is registered under a name.
+    """Return the entry that is registered under a name, or the package's own that few models have.
 
     Args:
         family: one of `FAMILIES`.
@@ -92,6 +101,8 @@ def find(family: str, name: str, own: Sequence[str]) -> Any:
         ValueError: when there is none; the message lists known names and how to register others.
         ConfigError: when a plug-in cannot be loaded.
     """
+    if (address := ON_USE.get(family, {}).get(name)) is not None:
+        return resolve_name(address)
     if name not in _entries[family]:
         _load_plugins()
     if name not in _entries[family]:

@@ -20,7 +20,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from heedful.kernels import library
 from heedful.models.checkpoint import save_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator

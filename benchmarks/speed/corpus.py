@@ -146,7 +146,7 @@ def _ids(ids: Any, positions: Any, segments: Any) -> list[list[int]]:
 
 def marian_shape(spec: TranslatorSpec) -> dict[str, Any]:
     """The fields of a MarianConfig that computes the same."""
-    from heedful.interop.architectures.marian import ARCHITECTURE
+    from heedful.interop.architectures.translators.marian import ARCHITECTURE
 
     names = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "model_type")
     return {

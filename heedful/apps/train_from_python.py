@@ -50,9 +50,10 @@ def train(
     Args:
         data: pairs of texts: a list or another iterable of tuples or tables, a `datasets.Dataset`,
             a data frame; or files: one path, or two `Path`s. A classifier takes texts and labels, a
-            language model texts, the task `tokens` records. Examples are written into the run,
-            which resumes from there. Their languages are checked where `data.languages` of the
-            settings gives them.
+            language model texts, the task `tokens` records, the task `contrast` images with
+            captions, such as {"image": pixels, "caption": "a seven"}. Examples are written into the
+            run, which resumes from there. Their languages are checked where `data.languages` of
+            the settings gives them.
         out: run directory, created if it does not exist.
         valid: examples or files of validation, in the same forms.
         preset: preset of `heedful presets`, such as `tiny`.
@@ -139,7 +140,7 @@ def _corpus(data: Any, task: str, path: Path) -> dict[str, str]:
     files = file_spec(data)
     if files is not None:
         return files
-    if task == "tokens":
+    if task in ("tokens", "contrast"):
         write_records(data, path)
         return {"file": str(path)}
     if task not in _NAMES:

@@ -69,7 +69,8 @@ def evaluate(
     format of training, and scores a classifier, tagger or question answerer: accuracy and F1 from 0
     to 1; for a model of token sequences it names records, whose nats and bits are measured field by
     field. `--text` measures the perplexity of a language model and its bits per byte and character,
-    and `--by-position` its loss up to and beyond the trained length.
+    and `--by-position` its loss up to and beyond the trained length. `--choices` counts the
+    questions of which it finds the right answer likeliest, alone or after solved `--examples`.
 
     For example:
 
@@ -81,6 +82,7 @@ def evaluate(
         heedful evaluate writer --text other.txt --stride 64
         heedful evaluate writer --text other.txt --by-position --length 512 --chart positions.svg
         heedful evaluate writer --text other.txt --rotary-scaling yarn --rotary-factor 4
+        heedful evaluate writer --choices questions.jsonl --examples solved.jsonl --shots 8
 
     Args:
         system: Model directory or name, or a text file of translations.
@@ -106,7 +108,7 @@ def evaluate(
     """
     refuse_chart(chart)
     language.check()
-    if language.text:
+    if language.text or language.choices is not None:
         report = Report("evaluate", output, language, rotary, running, system=system)
         TextMeasurement(system, language, rotary, running, chart, report).run()
         return

@@ -1,4 +1,4 @@
-"""`heedful generate`: continue prompts with a language model."""
+"""`heedful generate`: continue prompts with a language model, or draw pictures for captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
-from heedful.cli.parser import flags_of
+from heedful.cli.parser import flag_group, flags_of, overrides
 from heedful.cli.text_io import (
     InputFile,
     OneText,
@@ -21,6 +21,7 @@ from heedful.cli.text_io import (
     chunks,
     one_line,
     output_to,
+    refuse_existing,
     refuse_missing_folder,
     refuse_text,
     say,
@@ -30,6 +31,7 @@ from heedful.errors import UserError
 from heedful.search.search_settings import GenerationSettings
 
 if TYPE_CHECKING:
+    from heedful.pipelines.image_drawing import DrawingPipeline
     from heedful.pipelines.text_generation import Generation, GenerationPipeline
 
     GenerationFlags = Any
@@ -38,6 +40,28 @@ else:
 
 CHUNK = 1024
 """Maximum number of prompts in memory."""
+
+
+@flag_group("Pictures", 15)
+class DrawingFlags:
+    """Pictures for captions, by a model of the task diffusion; --seed sets their noise.
+
+    Args:
+        steps: Number of steps from noise to a picture; 30 if unset.
+        guidance: Strength of the caption (classifier-free guidance): 1 follows the model as it is,
+            more makes pictures plainer and surer; 2 if unset.
+        out: Folder for PNG files, whose names are printed; if unset, pictures are lines of JSON.
+    """
+
+    steps: int | None = None
+    guidance: float | None = None
+    out: Path | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that are set, as arguments of `DrawingPipeline.draw`."""
+        both = {"steps": self.steps, "guidance": self.guidance}
+        return {name: value for name, value in both.items() if value is not None}
 
 
 def generate(
@@ -50,22 +74,27 @@ def generate(
     output_file: OutputFile = None,
     stream: bool = False,
     settings: GenerationFlags | None = None,
+    drawing: DrawingFlags = DrawingFlags(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: int | None = None,
     rotary: StretchedRotary = StretchedRotary(),
     output: Output = Output(),
 ) -> None:
-    """Continue text with a language model.
+    """Continue text with a language model, or draw pictures for captions.
 
     Every prompt gives exactly one output line: its continuation without the prompt. Line breaks in
     it are written as \\n, and backslashes as \\\\; --json keeps them. With --n-best, all candidates
     of a prompt are written to its line, separated by tabs.
 
+    A model of the task diffusion takes each line as a caption. It writes a PNG file into --out and
+    prints its name, or else a line of JSON with image and caption, as training reads them.
+
     For example:
 
         heedful generate english "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
+        heedful generate digits "a seven" --guidance 3 --out drawn
 
     Args:
         prompt: Text to continue; the same as a text after the model.
@@ -83,13 +112,20 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    from heedful.interop.model_loading import load_any
-    from heedful.models.rotary_override import stretching_reader
     from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
-    read = stretching_reader(load_any, *vars(rotary).values())
-    pipeline = load_generator(model, device=device, precision=precision, read=read)
+    stretched = tuple(vars(rotary).values())
+    pipeline = load_generator(model, device=device, precision=precision, rotary=stretched)
+    if "draw" in pipeline.verbs:
+        own = {name for name in overrides(settings) if name != "seed"}
+        own |= {"stream"} if stream else set()
+        own |= {"rotary-scaling"} if rotary.is_set else set()
+        _refuse_flags(own, "texts", "This model draws pictures")
+        _draw(pipeline, (input, prompt, output_file), drawing, search.seed, batch_size, report)
+        return
+    given = set(drawing.settings) | ({"out"} if drawing.out else set())
+    _refuse_flags(given, "pictures", "This model writes text")
     loaded = report.seconds
     if stream:
         assert prompt is not None
@@ -100,7 +136,8 @@ def generate(
         return
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
-        for prompts in chunks(input, CHUNK, prompt):
+        for lines in chunks(input, CHUNK, prompt):
+            prompts = _with_sounds(pipeline, lines, counts["prompts"])
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = pipeline.generate(
@@ -117,13 +154,88 @@ def generate(
 
 
 def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bool) -> None:
-    refuse_text(prompt, input, "generate")
+    if not (prompt or "").lower().endswith(".wav"):  # a model of sounds reads the file
+        refuse_text(prompt, input, "generate")
     if stream and (prompt is None or output.json):
         raise UserError(
             "--stream needs one --prompt, and prints no JSON",
             where="heedful generate",
             remedy="Give --prompt, and leave out --json",
         )
+
+
+def _refuse_flags(names: set[str], what: str, model: str) -> None:
+    if names:
+        name = min(names).replace("_", "-")
+        raise UserError(
+            f"{model}, and --{name} is for {what}",
+            where="heedful generate",
+            remedy=f"Leave out --{name}",
+        )
+
+
+def _draw(
+    pipeline: DrawingPipeline,
+    source: tuple[Path | None, str | None, Path | None],
+    drawing: DrawingFlags,
+    seed: int,
+    batch_size: int | None,
+    report: Report,
+) -> None:
+    """Draw a picture for each caption, and write one output line for each.
+
+    Args:
+        pipeline: drawer of pictures.
+        source: file of captions, single caption, and file for the output lines.
+        drawing: flags of pictures.
+        seed: seed of the noise.
+        batch_size: pictures in a batch; the pipeline's own number if unset.
+        report: report of this command.
+    """
+    file_of_captions, caption, output_file = source
+    if drawing.out is not None:
+        refuse_existing(drawing.out)
+    loaded, count, is_json = report.seconds, 0, report.output.json
+    named = file_of_captions or "standard input"
+    options = {"seed": seed, "batch_size": batch_size, **drawing.settings}
+    with terminal() as events, output_to(output_file) as file:
+        for captions in chunks(file_of_captions, CHUNK, caption):
+            first = count
+
+            def place(number: int, first: int = first) -> str:
+                return "caption" if caption is not None else f"{named}:{first + number + 1}"
+
+            for picture, text in zip(
+                pipeline.draw(captions, first=first, place=place, **options), captions, strict=True
+            ):
+                count += 1
+                item: dict[str, Any] = {"image": picture.tolist(), "caption": text}
+                if drawing.out is not None:
+                    # Made now, as a wrong caption would leave an empty folder.
+                    drawing.out.mkdir(exist_ok=True)
+                    path = drawing.out / f"{count:04d}.png"
+                    pipeline.save(picture, path)
+                    item["image"] = str(path)
+                # A list of pixels is one line of JSON anyway.
+                as_name = drawing.out is not None and not is_json
+                line = item["image"] if as_name else json.dumps(item, ensure_ascii=False)
+                file.write(line + "\n")
+            events.progress(count, None, "drawn")
+    report.finish({"pictures": count, "load_seconds": round(loaded, 3)}, summary=False)
+
+
+def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -> list[str]:
+    """Return prompts with the levels of the WAV files that they name, for a model of sounds."""
+    reading = getattr(pipeline.tokenizer, "reading", {})
+    if reading.get("reader") != "sounds":
+        return prompts
+    from heedful.data.sound_records import with_moments
+
+    # Only here are files named by a prompt: a server must not read those of its machine.
+    return [
+        json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
+        for number, each in enumerate(prompts, start=first + 1)
+    ]
 
 
 def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSettings) -> None:

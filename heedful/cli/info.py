@@ -49,6 +49,7 @@ def info(
     if min(counts) < 1:
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, model=model, vocabulary=vocabulary)
+    spec: Any
     spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
     if lacks_torch():
@@ -202,7 +203,8 @@ def _report_modules(
     counts = parameters_by_module(spec)
     total = sum(counts.values())
     operations = _image_operations(spec)
-    peaks = workload.peaks(spec, total)
+    # Estimates of memory are sums over blocks of layers.
+    peaks = workload.peaks(spec, total) if spec.stacks() else None
     if not report.output.json:
         published = facts.get("published_parameters")
         beside = "" if published is None else f" (published: {published:,})"
@@ -211,7 +213,8 @@ def _report_modules(
         show_table(title, ("module", "parameters"), rows, numbers=1)
         if operations:
             show_values("Operations", ("for", "FLOP"), operations, engineering)
-        _show_peaks(peaks)
+        if peaks is not None:
+            _show_peaks(peaks)
         _show_text(facts)
     table = [{"component": name, "total": count} for name, count in counts.items()]
     parameters = {"total": total, "table": table}
@@ -219,11 +222,11 @@ def _report_modules(
     report.finish(facts | ({"operations": operations} if operations else {}))
 
 
-def _image_operations(spec: ModelSpec) -> dict[str, int]:
+def _image_operations(spec: Any) -> dict[str, int]:
     """Return the operations of inference and training on an image; empty for other models."""
     from heedful.models.cost import BACKWARD_PER_FORWARD, image_work
 
-    if spec.kind != "vision":
+    if spec.reads != "images":
         return {}
     forward = image_work(spec).total
     return {"image": forward, "training_image": (1 + BACKWARD_PER_FORWARD) * forward}

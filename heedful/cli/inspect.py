@@ -80,7 +80,8 @@ def inspect(
     _check_file(output_file, view, shapes)
     import heedful.inspect
 
-    subject = heedful.inspect.load(model, device=device)
+    # A text is looked at, so of a model of images and texts it is the encoder of texts.
+    subject = heedful.inspect.load(model, device=device, tower="texts")
     reading = _read(subject, text, target, more)
     result: dict[str, Any] = {"text": reading.text, "target": reading.target}
     attention = None

@@ -51,12 +51,12 @@ GROUPS = {
         "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
     },
     "Other models": {
-        "generate": "Continue text with a language model.",
+        "generate": "Continue text with a language model, or draw pictures for captions.",
         "fill": "Fill [MASK] in a text.",
         "classify": "Label texts, pairs of texts, or images.",
         "tag": "Label the words of texts.",
         "answer": "Answer questions with passages from given texts.",
-        "embed": "Turn texts into vectors.",
+        "embed": "Turn texts or images into vectors.",
         "act": "Let a model of token sequences act in a small world.",
     },
     "Measure": {
@@ -79,6 +79,8 @@ GROUPS = {
         "data shard": "Write corpora as compressed shards, which training streams.",
         "data world": "Draw episodes of a small world, as records for training.",
         "data midi": "Write the notes of records as MIDI files.",
+        "data codes": "Write images as records of the codes of an autoencoder.",
+        "data pictures": "Draw records of an autoencoder's codes.",
     },
     "Exchange": {
         "import": "Import a Hugging Face model.",

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MODULES = {
-    **dict.fromkeys(("answer", "classify", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("classify", "embed"), "labels_and_vectors"),
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
     **dict.fromkeys(("data world", "data midi"), "act"),
+    **dict.fromkeys(("data codes", "data pictures"), "records.picture_codes"),
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

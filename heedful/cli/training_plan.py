@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from heedful.apps.planning.cluster import Cluster
     from heedful.apps.planning.estimates import UpdateBatch
     from heedful.apps.planning.planned_settings import UsualWork
-    from heedful.models.model_spec import ModelSpec
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kmbt]?)", re.IGNORECASE)
@@ -121,7 +120,7 @@ class WorkFlags:
     max_length: int | None = None
     precision: Literal["fp32", "bf16", "fp16"] | None = None
 
-    def batch(self, spec: ModelSpec, cluster: Cluster, settings: UsualWork) -> UpdateBatch:
+    def batch(self, spec: Any, cluster: Cluster, settings: UsualWork) -> UpdateBatch:
         """Return the batch of an update.
 
         Raises:
@@ -131,7 +130,7 @@ class WorkFlags:
 
         pairs = spec.reads == "pairs"
         usual = _PAIRS_LENGTH if pairs else getattr(spec, "max_length", None) or _TEXTS_LENGTH
-        if spec.kind == "vision":
+        if spec.reads == "images":
             usual = spec.num_states
         length = self.max_length if self.max_length is not None else settings.max_length or usual
         longest = spec.longest_text

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability, open_names
 
-_Reader = Literal["records", "images", "midi", "series"]
+_Reader = Literal["records", "images", "midi", "series", "sounds"]
 
 SHARD_INDEX = "index.json"
 """Name of the index file of a shard folder."""
@@ -202,7 +202,13 @@ class DataSpec(Config):
 
 
 class ImageSpec(Config):
-    """Size of images, and their division into patches."""
+    """Size of images, and the network that reads them."""
+
+    network: Literal["vit", "resnet"] | None = Field(
+        None,
+        description="network of a new model: a vision Transformer (vit, Dosovitskiy 2021) or "
+        "residual convolutions (resnet, He 2016); vit if unset",
+    )
 
     size: PositiveInt | None = Field(
         None,
@@ -223,6 +229,25 @@ class ImageSpec(Config):
         description="vector that the classifier sees: that of the [CLS] token (first) or the mean "
         "over patches; first if unset",
     )
+    blocks: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="number of residual blocks of each stage of a resnet; from stage to stage "
+        "channels double and sides halve; 2 2 2 if unset",
+    )
+    stage_width: PositiveInt | None = Field(
+        None, description="number of channels of the first stage of a resnet; 16 if unset"
+    )
+    stem_stride: Literal[1, 2] | None = Field(
+        None,
+        description="stride of the first convolution of a resnet; 2 takes a quarter of the time; "
+        "1 if unset",
+    )
+    codes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="number of codes that an autoencoder writes images in; 512 if unset"
+    )
+    code_width: PositiveInt | None = Field(
+        None, description="width of the vector of a code; 16 if unset"
+    )
 
 
 class RecordSpec(Config):
@@ -232,7 +257,8 @@ class RecordSpec(Config):
         "records",
         description="reader of the files: records (lines of JSON, or arrays of .npy and .npz), "
         "images (IDX files or folders, as pixels), midi (files or folders of music, as notes at "
-        "every sixteenth), series (numbers in the order of time, as bins) or a registered one",
+        "every sixteenth), series (numbers in the order of time, as bins), sounds (a list of WAV "
+        "files and their texts, as spectrograms) or a registered one",
     )
     fields: tuple[str, ...] = Field(
         (),
@@ -245,8 +271,19 @@ class RecordSpec(Config):
         description="names of the fields that an encoder reads; a decoder with cross-attention "
         "writes the others; without an encoder if unset",
     )
+    rows: bool = Field(
+        False,
+        description="the encoder reads each item along the first axis of its field, such as a "
+        "moment of a sound, at one position, as numbers through a projection (as ViT patches)",
+    )
+    writer: Literal["decoder", "ctc"] = Field(
+        "decoder",
+        description="writer of the fields that the encoder does not read: a decoder, or ctc: at "
+        "each position of the encoder a token or none (Graves 2006), for answers in the order of "
+        "what is read, such as speech as text",
+    )
     levels: Annotated[int, Field(ge=2, le=256)] = Field(
-        16, description="number of grey levels of pixels"
+        16, description="number of grey levels of pixels, or of loudness in sounds"
     )
     size: PositiveInt | None = Field(
         None,

@@ -31,11 +31,12 @@ from heedful.data.array_store import (
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import ExampleBatch
 from heedful.data.corpus_spec import AugmentSpec
-from heedful.data.image_files import ImageReader, Pixels, wrong_size
+from heedful.data.idx_files import Pixels
+from heedful.data.image_files import ImageReader, wrong_size
 from heedful.data.text_file import chunks
 from heedful.errors import DataError
 from heedful.nn.patches import normalized
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 ERASED_AREA = (0.02, 0.33)
 """Smallest and largest area of a hidden rectangle as a share of the image (Zhong 2020)."""

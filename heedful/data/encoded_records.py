@@ -109,6 +109,33 @@ class RecordPairs(RecordRows):
         """Positions of each record's longer side in a batch [N], its begin or end counted."""
         return np.maximum(super().sizes, self.source.text_spans[1] + 1)
 
+    def check_alignments(self, row_size: int) -> None:
+        """Refuse records whose answers have more tokens than CTC can align.
+
+        Two equal tokens after each other need a position without a token between them.
+
+        Args:
+            row_size: tokens that the encoder reads at a position.
+
+        Raises:
+            DataError: naming the first one.
+        """
+        # The end of either side counts: the encoder reads it, and it is a label.
+        frames = -(-(self.source.text_spans[1] + 1) // row_size)
+        starts, counts = self.texts.text_spans
+        # Answers of less than half as many tokens fit, whatever is repeated in them.
+        for number in np.flatnonzero(2 * counts + 1 > frames):
+            ids = self.texts.span(starts[number], starts[number] + counts[number])
+            needed = len(ids) + 1 + int(np.count_nonzero(ids[1:] == ids[:-1]))
+            if needed > frames[number]:
+                raise DataError(
+                    f"The answer needs {needed} positions for its {len(ids)} tokens, its repeats "
+                    f"and its end, and the encoder reads {frames[number]}",
+                    where=self.texts.line_of(int(self.texts.bounds[number])),
+                    remedy="Leave it out, or make tokens of more text by a larger "
+                    "tokenizer.vocabulary_size",
+                )
+
     def batch(self, numbers: Indices) -> PairBatch:
         """Make a padded batch of both sides; see `RecordRows.batch`."""
         read, written = (

@@ -1,4 +1,4 @@
-"""Images from files: PNG and JPEG, folders with a folder for each label, IDX (MNIST's format).
+"""Images from files: PNG and JPEG, folders with a folder for each label, IDX, lines of JSON.
 
 A WAV file is read as the picture of its spectrogram. PNG and JPEG need Pillow, which is loaded when
 the first is read.
@@ -6,29 +6,27 @@ the first is read.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import warnings
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from heedful.config import Resampling
+from heedful.data.corpus_file import CorpusFile
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
+from heedful.data.idx_files import Pixels, is_idx, read_images, read_labelled
 from heedful.data.sound_files import SOUND_SUFFIXES, spectrogram
-from heedful.durable import open_regular
+from heedful.data.text_file import parse_json
+from heedful.durable import open_regular, whole_folder
 from heedful.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-Pixels = npt.NDArray[np.uint8]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", *SOUND_SUFFIXES)
 _FORMATS = ("PNG", "JPEG")
@@ -179,6 +177,23 @@ def from_array(pixels: Pixels, channels: int, where: str) -> Image:
     return image
 
 
+def write_pictures(out: Path, pictures: Iterable[Pixels]) -> int:
+    """Write pictures as 1.png, 2.png and so on into a new folder; return their number.
+
+    Args:
+        out: folder, which appears when all are written.
+        pictures: grey pixels [h, w] or colours [h, w, 3].
+
+    Raises:
+        ConfigError: when Pillow is not installed.
+    """
+    count, library = 0, _pillow()
+    with whole_folder(out) as folder:
+        for count, pixels in enumerate(pictures, start=1):
+            library.fromarray(pixels).save(folder / f"{count}.png")
+    return count
+
+
 def wrong_size(height: int, width: int, side: int, where: str) -> DataError:
     """Return the error for an image whose size differs from that of the others."""
     return DataError(
@@ -209,6 +224,23 @@ def image_files(folder: Path) -> list[Path]:
     return result
 
 
+def named_images(what: Sequence[str]) -> Iterator[tuple[str, Path | Pixels]]:
+    """Yield the images of files, IDX files and folders by their names: paths, or pixels [h, w].
+
+    Raises:
+        DataError: when a folder has no image, or an IDX file is damaged.
+    """
+    for word in what:
+        path = Path(word)
+        if path.is_dir():
+            yield from ((str(file), file) for file in image_files(path))
+        elif is_idx(path):
+            for number, pixels in enumerate(read_images(path), start=1):
+                yield f"{path}:{number}", pixels
+        else:
+            yield word, path
+
+
 def _pillow() -> Any:
     try:
         from PIL import Image
@@ -221,13 +253,10 @@ def _pillow() -> Any:
     return Image
 
 
-_REMEDY = "Give IDX files as IMAGES LABELS, or a folder with a folder of pictures for each label"
-
-_GZIP = b"\x1f\x8b"
-_UNSIGNED_BYTE = 0x08  # the third byte of an IDX file: its type of element
-_AT_ONCE = 1 << 20
-_CONTENTS = {1: "labels", 3: "images"}
-"""Content of an IDX file of unsigned bytes by its number of dimensions."""
+_REMEDY = (
+    "Give IDX files as IMAGES LABELS, a folder with a folder of pictures for each label, or lines "
+    "of JSON with image and caption"
+)
 
 
 class ImageExample(NamedTuple):
@@ -253,17 +282,8 @@ class IdxReader:
 
     def __iter__(self) -> Iterator[ImageExample]:
         pixels, labels = read_labelled(self.images, self.labels)
-        channels = self.spec.channels or 1
-        size = self.spec.size
         for number, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-            # Grey images of the right size, MNIST's case, need no Pillow.
-            if channels == 1 and (size is None or image.shape == (size, size)):
-                yield ImageExample(image[None], str(label))
-                continue
-            where = self.name(number)
-            picture = from_array(image, channels, where)
-            fitted = _fitted(picture, size, where)
-            yield ImageExample(fitted, str(label))
+            yield ImageExample(fit_grey(image, self.spec, self.name(number)), str(label))
 
     def name(self, number: int) -> str:
         """Return the name of an image, given its number from 0, for messages."""
@@ -330,7 +350,60 @@ class FolderReader:
         return _hash(named, self.spec)
 
 
-ImageReader = IdxReader | FolderReader
+@dataclass(frozen=True)
+class RecordImages:
+    """Images with captions, as lines of JSON.
+
+    Args:
+        path: file of lines such as {"image": [[0, 255], [12, 7]], "caption": "a seven"}; an image
+            has rows of grey values from 0 to 255, or of such values for red, green and blue.
+        spec: size and channels of the result.
+    """
+
+    path: Path
+    spec: ImageSpec
+
+    def __iter__(self) -> Iterator[ImageExample]:
+        """Yield the images, with their captions as labels.
+
+        Raises:
+            DataError: when a line is no such object, or its image is none.
+        """
+        for line, _, text in CorpusFile(self.path).filled_lines():
+            where = f"{self.path}:{line}"
+            record = parse_json(text, where, _RECORD_REMEDY)
+            if not (isinstance(record, dict) and isinstance(record.get("caption"), str)):
+                raise DataError(
+                    "The line is no object with a caption", where=where, remedy=_RECORD_REMEDY
+                )
+            pixels = _of_rows(record.get("image"), where)
+            picture = from_array(
+                pixels, self.spec.channels or (1 if pixels.ndim == 2 else 3), where
+            )
+            yield ImageExample(_fitted(picture, self.spec.size, where), record["caption"])
+
+    def name(self, number: int) -> str:
+        """Return the name of an image, given its number from 0, for messages."""
+        return f"{self.path}, image {number + 1}"
+
+    def content_hash(self) -> str:
+        return _hash([("records", self.path)], self.spec)
+
+
+_RECORD_REMEDY = 'Each line must be an object like {"image": [[0, 255], [9, 0]], "caption": "a 1"}'
+
+
+def _of_rows(rows: object, where: str) -> Pixels:
+    """Return rows of values as an array [h, w] or [h, w, 3] of bytes."""
+    try:
+        return as_pixels(rows, where)
+    except ValueError:  # rows of different lengths
+        raise DataError(
+            "The rows of the image differ in length", where=where, remedy=_RECORD_REMEDY
+        ) from None
+
+
+ImageReader = IdxReader | FolderReader | RecordImages
 """The images of one corpus, read anew in every iteration."""
 
 
@@ -338,19 +411,37 @@ def image_reader(corpus: CorpusSpec, spec: ImageSpec) -> ImageReader:
     """Make the reader of a corpus of labelled images.
 
     Args:
-        corpus: IDX files of images and labels as source and target, or a folder as file.
+        corpus: IDX files of images and labels as source and target, or a folder or lines of JSON
+            as file.
         spec: size and channels of the result.
 
     Raises:
-        DataError: when the corpus is neither.
+        DataError: when the corpus is none of them.
     """
     if corpus.source is not None and corpus.target is not None:
         return IdxReader(Path(corpus.source), Path(corpus.target), spec)
     folder = Path(corpus.file or "")
+    if folder.suffix == ".jsonl":
+        return RecordImages(folder, spec)
     if not folder.is_dir():
         what = "These are images without labels" if is_idx(folder) else "This is no such folder"
         raise DataError(what, where=str(folder), remedy=_REMEDY)
     return FolderReader.of(folder, spec)
+
+
+def fit_grey(image: Pixels, spec: ImageSpec, where: str) -> Pixels:
+    """Return a grey image with the channels and the size that are asked for.
+
+    Args:
+        image: grey values [height, width] uint8.
+        spec: size and channels of the result.
+        where: name of the image, for messages.
+    """
+    channels, size = spec.channels or 1, spec.size
+    # Grey images of the right size, MNIST's case, need no Pillow.
+    if channels == 1 and (size is None or image.shape == (size, size)):
+        return image[None]
+    return _fitted(from_array(image, channels, where), size, where)
 
 
 def _fitted(picture: Image, size: int | None, where: str) -> Pixels:
@@ -378,103 +469,3 @@ def _hash(files: Sequence[tuple[str, Path]], spec: ImageSpec) -> str:
             ) from None
         whole.update(f"\n{content} {name}".encode())
     return whole.hexdigest()
-
-
-def is_idx(path: Path) -> bool:
-    """Return True if a file, plain or gzip, has the header of an IDX file of images or labels."""
-    try:
-        with _opened(path) as file:
-            head = file.read(4)
-    except (OSError, EOFError, zlib.error):
-        return False
-    return head[:3] == bytes([0, 0, _UNSIGNED_BYTE]) and head[3:] in (b"\1", b"\3")
-
-
-def read_images(path: Path) -> Pixels:
-    """Read the grey images [N, h, w] of an IDX file, plain or gzip.
-
-    Raises:
-        DataError: when the file is missing, cut short, too long, or no IDX file of images.
-    """
-    return _read(path, 3)
-
-
-def read_labelled(images: Path, labels: Path) -> tuple[Pixels, Pixels]:
-    """Read images [N, h, w] and the label [N] of each.
-
-    Raises:
-        DataError: when a file cannot be read, or the files hold different numbers of items.
-    """
-    pixels, numbers = _read(images, 3), _read(labels, 1)
-    if len(pixels) != len(numbers):
-        raise DataError(
-            f"There are {len(pixels):,} images, but {len(numbers):,} labels in {labels}",
-            where=str(images),
-            remedy="Give images and labels that belong together",
-        )
-    return pixels, numbers
-
-
-def _read(path: Path, dimensions: int) -> Pixels:
-    where = str(path)
-    try:
-        with _opened(path) as file:
-            shape = _shape(file.read(4 + 4 * dimensions), dimensions, where)
-            # Python's integers: the sizes of a damaged file may overflow 64 bits.
-            count = int(np.prod(shape, dtype=object))
-            content = b"".join(_pieces(file, count + 1))  # one more shows a longer file
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _damaged(f"The gzip file is damaged or cut short ({error})", where) from None
-    except OSError as error:
-        raise DataError(
-            f"Cannot be read: {error.strerror or error}", where=where, remedy="Check the path"
-        ) from None
-    if len(content) != count:
-        more = "more" if len(content) > count else f"{len(content):,}"
-        sizes = " × ".join(map(str, shape))
-        raise _damaged(
-            f"It says that it holds {sizes} = {count:,} bytes after its head, and holds {more}",
-            where,
-        )
-    if count == 0:
-        raise DataError("It holds nothing", where=where, remedy="Check that it is the right file")
-    return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _opened(path: Path) -> IO[bytes]:
-    """Open a file, plain or gzip, whatever its name."""
-    with open_regular(path) as file:
-        zipped = file.read(2) == _GZIP
-    return cast("IO[bytes]", gzip.open(path)) if zipped else path.open("rb")
-
-
-def _pieces(file: IO[bytes], limit: int) -> Iterator[bytes]:
-    """Yield the rest of a file in pieces, up to `limit` bytes.
-
-    A damaged file may claim to be huge, so no buffer of `limit` bytes is made.
-    """
-    while limit and (piece := file.read(min(limit, _AT_ONCE))):
-        limit -= len(piece)
-        yield piece
-
-
-def _shape(head: bytes, dimensions: int, where: str) -> tuple[int, ...]:
-    wanted = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
-    if head[:4] == wanted and len(head) == 4 + 4 * dimensions:
-        return tuple(int(size) for size in np.frombuffer(head[4:], ">u4"))  # big-endian
-    if head[:4] == wanted:
-        raise _damaged("It ends before its sizes do", where)
-    name = _CONTENTS[dimensions]
-    other = next((what for n, what in _CONTENTS.items() if head[:4] == wanted[:3] + bytes([n])), "")
-    raise DataError(
-        f"It is an IDX file of {other}, not of {name}"
-        if other
-        else f"It is no IDX file of {name}: it begins with the bytes {head[:4].hex(' ')}, "
-        f"not {wanted.hex(' ')}",
-        where=where,
-        remedy="Give IDX files as images, then labels: IMAGES LABELS",
-    )
-
-
-def _damaged(what: str, where: str) -> DataError:
-    return DataError(what, where=where, remedy="Copy the file again")

@@ -18,9 +18,11 @@ import numpy as np
 from heedful.data.array_files import VALUES, load_arrays
 from heedful.data.corpus_file import CorpusFile, single_file
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec, RecordSpec
-from heedful.data.image_files import FolderReader, IdxReader, is_idx, read_images
+from heedful.data.idx_files import is_idx, read_images
+from heedful.data.image_files import FolderReader, IdxReader, fit_grey
 from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
+from heedful.data.sound_records import SoundRecords
 from heedful.data.text_corpus import CorpusDocument, numbered
 from heedful.data.text_file import file_form, parse_json
 from heedful.errors import DataError
@@ -113,12 +115,17 @@ class ImageRecords:
 
     def content_hash(self) -> str:
         """Return the SHA-256 of the files and the settings that change the pixels."""
-        reader = self._labelled()
-        hashed = reader.content_hash() if reader else CorpusFile(self.path).hash_with("images")
+        reader, plain = self._labelled(), CorpusFile(self.path)
+        way = f"images {self.spec.size}"
+        hashed = reader.content_hash() if reader else plain.hash_with(way)
         return f"{hashed} {self.spec.levels}"
 
+    @property
+    def _images_asked(self) -> ImageSpec:
+        return ImageSpec(size=self.spec.size, channels=1)
+
     def _labelled(self) -> IdxReader | FolderReader | None:
-        images = ImageSpec(size=self.spec.size, channels=1)
+        images = self._images_asked
         if self.path.is_dir():
             return FolderReader.of(self.path, images)
         # As MNIST is distributed: train-images-idx3-ubyte and train-labels-idx1-ubyte.
@@ -132,7 +139,9 @@ class ImageRecords:
         if labelled is not None:
             yield from ((label, pixels[0]) for pixels, label in labelled)
         elif is_idx(self.path):
-            yield from ((None, pixels) for pixels in read_images(self.path))
+            for number, pixels in enumerate(read_images(self.path), start=1):
+                where = f"{self.path}, image {number}"
+                yield None, fit_grey(pixels, self._images_asked, where)[0]
         else:
             raise DataError(
                 "This is neither an IDX file of images nor a folder of them",
@@ -164,6 +173,7 @@ READERS: Mapping[str, Callable[[Path, RecordSpec], Any]] = {
     "images": ImageRecords,
     "midi": MidiRecords,
     "series": SeriesRecords,
+    "sounds": SoundRecords,
 }
 """Readers of records by their names in settings."""
 

@@ -151,7 +151,7 @@ def training_memory(
     for name, stack in spec.stacks().items():
         reads_source = name == "encoder" and spec.reads == "pairs"
         tokens = source_tokens if reads_source else target_tokens
-        final = _norm_saved(stack.final_norm, spec.width) if stack.final_norm else 0
+        final = _norm_saved(stack.final_norm, spec.of_stack(name).width) if stack.final_norm else 0
         saved = embedding_saved(spec, name).plus(Saved(wide=final))
         activations += tokens * saved.bytes(activation_bytes)
         for block in _blocks_saved(spec, name, kept_weights_length, length_in_c, mixed=mixed):
@@ -316,9 +316,10 @@ def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> i
     return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
-def embedding_saved(spec: ModelSpec, name: str) -> Saved:
+def embedding_saved(spec: Any, name: str) -> Saved:
     """Return the elements per token that are kept before the first block of a stack."""
     module: Any = built(spec).input_modules()[name]
+    spec = spec.of_stack(name)
     mask = spec.width if module.dropout.p else 0  # int8, one byte per element
     if spec.reads == "images":
         return Saved(0, mask, spec.width)
@@ -355,18 +356,18 @@ class _BlockSaved:
 def _blocks_saved(
     spec: ModelSpec, name: str, length: int, length_in_c: int, *, mixed: bool
 ) -> Iterator[_BlockSaved]:
-    stack = spec.stacks()[name]
+    stack, width = spec.stacks()[name], spec.of_stack(name).width
     shared = stack.shared_position_bias is not None
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
         everything = products = Saved()
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = _saved_here(part, length, mixed=mixed, shared=shared)
-            inside = inside.plus(_sublayer_saved_here(sublayer, spec.width))
+            inside = inside.plus(_sublayer_saved_here(sublayer, width))
             everything = everything.plus(inside)
             in_c = _is_whole_in_c(part, length_in_c)
             products = products.plus(inside if in_c else Saved(weight_outputs(part)))
         # The residual stream is float32 at every precision.
-        block_input = Saved(wide=spec.width)
+        block_input = Saved(wide=width)
         yield _BlockSaved(layers, block_input, products, everything)
 
 

@@ -46,6 +46,30 @@ def macro_f1(predictions: Sequence[int], references: Sequence[int]) -> float:
     return sum(scores) / len(scores)
 
 
+def word_error_rate(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Return the words to change, add and leave out, by the words of the references; 0 is best.
+
+    Args:
+        predictions: text of each example, at least one.
+        references: correct text of each example.
+    """
+    pairs = zip(predictions, references, strict=True)
+    errors = sum(_edits(predicted.split(), right.split()) for predicted, right in pairs)
+    return errors / max(1, sum(len(right.split()) for right in references))
+
+
+def _edits(ours: Sequence[str], right: Sequence[str]) -> int:
+    """Return the smallest number of changes that make one sequence the other (Levenshtein)."""
+    # Edits between the words of `ours` so far and each beginning of `right`.
+    row = list(range(len(right) + 1))
+    for count, word in enumerate(ours, start=1):
+        before, row = row, [count]
+        for place, other in enumerate(right):
+            replaced = before[place] + (word != other)
+            row.append(min(replaced, before[place + 1] + 1, row[place] + 1))
+    return row[-1]
+
+
 class Span(NamedTuple):
     """A span of consecutive words.
 

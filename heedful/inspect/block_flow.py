@@ -157,7 +157,7 @@ class _Plan:
         # Modules show which norms and residual connections exist; the specification names the kinds
         # of parts.
         for (name, sublayer), each in zip(sublayers(block).items(), spec.sublayers, strict=True):
-            source = self.enter(name, sublayer)
+            source = self.enter(name, sublayer, "input" if each.parallel else self.stream)
             if each.part.kind == "attention" or each.part.kind == "linear_attention":
                 source, about = self.attention(name, sublayer, each.part, source)
             # A mixer with heads but no keys of its own, e.g. an additive score function (Bahdanau
@@ -202,16 +202,16 @@ class _Plan:
         """Add a tensor that is the stream itself."""
         return self.add(key, role, reads, about, address, on_stream=True)
 
-    def enter(self, name: str, sublayer: InspectedSubLayer) -> str:
-        """Return the key of a sub-layer's input: the stream, or the normed stream in pre-norm."""
+    def enter(self, name: str, sublayer: InspectedSubLayer, stream: str) -> str:
+        """Return the key of a sub-layer's input: a stream, or the normed stream in pre-norm."""
         if sublayer.norm is None or sublayer.norms_sum:
-            return self.stream
+            return stream
         about = (
             f"{_norm_name(sublayer.norm)} of the stream, for {sublayer.label} alone: "
             "the stream itself stays as it is."
         )
         address = f"{self.place}.{name}.input"
-        return self.add(f"{name}.norm", "norm", (self.stream,), about, address)
+        return self.add(f"{name}.norm", "norm", (stream,), about, address)
 
     def leave(self, name: str, sublayer: InspectedSubLayer) -> None:
         """Add the residual sum and, in post-norm, the norm that follows it."""

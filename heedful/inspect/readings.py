@@ -149,6 +149,11 @@ def read_all(
             raise DataError("There is no text to look at", where=f"text {number}")
     # Evaluated for its error: a model of images has no tokenizer.
     assert subject.source
+    if subject.model.spec.reads == "captions":
+        raise ModelError(
+            "This model reads captions beside noisy images, which this command does not show",
+            remedy="Capture addresses such as `decoder.0.cross.weights` in a pass of the model",
+        )
     if subject.model.spec.reads == "pairs":
         return _pairs(subject, texts, targets, search)
     # The rest are encoders, with one text or two texts in one sequence.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -70,18 +70,28 @@ class Subject:
         tokenizers: tokenizers of source and target; None for a model of images.
         precision: precision of searches for the model's own output, as in the commands that
             generate. Everything else is computed in the dtype of the weights.
+
+    Raises:
+        ModelError: when the model is no stack of blocks.
     """
 
     model: AnyModel
     tokenizers: TokenizerPair | None = None
     precision: Precision | None = None
 
+    def __post_init__(self) -> None:
+        if not self.model.stacks():
+            raise ModelError(
+                f"This model has no attention and no blocks; its kind is {self.model.spec.kind!r}",
+                remedy="Look into a Transformer, such as a model of images with the network vit",
+            )
+
     @property
     def source(self) -> TextTokenizer:
         """The tokenizer of the encoder's text, or of the text of a model with one stack.
 
         Raises:
-            ModelError: when the model takes no text.
+            ModelError: when the model takes no text, or reads its tokens in rows.
         """
         return self._pair.source
 
@@ -102,25 +112,48 @@ class Subject:
                 f"This model takes no text; its kind is {self.model.spec.kind!r}",
                 remedy="Give it images, by `see`",
             )
+        embedding = getattr(self.model.spec, "embedding", None)
+        if embedding is not None and embedding.row_size:
+            raise ModelError(
+                "The encoder reads rows of tokens, and inspection shows single ones",
+                remedy="Train without --tokens.rows to look inside",
+            )
         return self.tokenizers
 
 
-def load(path: str | Path, *, device: str = "auto", read: ReadModel = load_any) -> Subject:
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    tower: Literal["images", "texts"] | None = None,
+    read: ReadModel = load_any,
+) -> Subject:
     """Load a model of any kind for inspection.
 
     Args:
         path: model directory, run directory (its best model is loaded) or Hugging Face directory.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+        tower: encoder of a model of images and texts; other models have none to choose from.
         read: function that reads a directory.
 
     Raises:
-        ModelError: when the directory holds no model, or a model of a newer schema.
+        ModelError: when the directory holds no model, a model of a newer schema, or one of images
+            and texts, of which no tower is chosen.
         ConfigError: when there is no such device.
     """
     chosen = resolve_device(device)
     # Loaded without `prepare`: the inference engine packs weights, and a packed projection can
     # neither be split by head nor ablated.
     model, tokenizers = read(Path(path))
+    if model.spec.reads == "images_and_texts":
+        if tower is None:
+            raise ModelError(
+                "This model has two encoders, of images and of texts, and this looks at one",
+                where=str(path),
+                remedy="Choose one in Python: heedful.inspect.load(…, tower='images')",
+            )
+        # Each is a whole model of its kind.
+        model, tokenizers = getattr(model, tower), tokenizers if tower == "texts" else None
     precision = resolve_precision("auto", chosen, width=model.spec.width, exact=True)
     return Subject(model.to(chosen).eval(), tokenizers, precision)
 

@@ -24,14 +24,23 @@ from heedful.interop.tensor_table import Table
 from heedful.models.model_spec import CommonSpec, ModelSpec
 from heedful.registry import find, registered
 
-# Names of modules have no hyphens.
-_HYPHENS = {"xlm_roberta": "xlm-roberta", "xlm_roberta_xl": "xlm-roberta-xl"}
+# Names of modules have no hyphens, and no two modules of the package share one.
+_OTHERWISE = {
+    "xlm_roberta": "xlm-roberta",
+    "xlm_roberta_xl": "xlm-roberta-xl",
+    "mamba_models": "mamba",
+    "rwkv_models": "rwkv",
+}
 _MODULES = {
-    _HYPHENS.get(module.name, module.name): module.name
-    for module in pkgutil.iter_modules(architectures.__path__)
+    _OTHERWISE.get(module.name.rpartition(".")[2], module.name.rpartition(".")[2]): module.name
+    for module in pkgutil.walk_packages(architectures.__path__, f"{architectures.__name__}.")
+    if not module.ispkg
 }
 MODEL_TYPES = tuple(sorted(_MODULES))
-"""The `model_type` of every architecture, which is also the name of its module."""
+"""The `model_type` of every architecture, which is also the name of its module in a family."""
+
+_USUAL = {"bert", "roberta", "gpt2", "llama", "gpt_neox", "t5", "bart", "marian", "vit"}
+"""Architectures that an export prefers among those that compute the same."""
 
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
@@ -198,6 +207,12 @@ def fitting_architecture(
             where=where,
             remedy="Export the model as it was before heads were pruned",
         )
+    if not tried:
+        raise ModelError(
+            f"No architecture of transformers that Heedful writes is of the kind {spec.kind!r}",
+            where=where,
+            remedy="Keep it as a model directory of Heedful",
+        )
     advice = [(each.model_type, *_advice(each, form, lines)) for each, form, lines in tried]
     # A difference without a flag outweighs those that a person can set. The first of equals, so the
     # oldest of a family.
@@ -226,15 +241,19 @@ def _advice(
 def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
     if first is not None and first not in MODEL_TYPES:
         yield find_architecture(first, where="origin.model_type")
-    # The named architecture, then the shortest names: the first of a family has no addition to its
-    # name, and two of them may compute the same (T5 and mT5).
-    for name in sorted(MODEL_TYPES, key=lambda name: (name != first, len(name))):
+
+    # The named architecture, then those that most programs read, then the shortest names: two of
+    # them may compute the same (T5 and mT5, LLaMA and Phi 3 without windows).
+    def order(name: str) -> tuple[bool, bool, int]:
+        return name != first, name not in _USUAL, len(name)
+
+    for name in sorted(MODEL_TYPES, key=order):
         yield _load(name)
     yield from (each for name, each in registered("architecture") if name != first)
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"{architectures.__name__}.{_MODULES[model_type]}")
+    module = importlib.import_module(_MODULES[model_type])
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 

@@ -147,7 +147,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
         # with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
     if facts.spec.kind == "vision":
-        companions = with_preprocessor(companions, facts.spec)
+        companions = with_preprocessor(companions, form.spec)
     _check_ids(architecture, config, ids or {}, theirs.keys())
     config |= ids or {}
 
@@ -223,7 +223,7 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
     where = str(directory / CONFIG_FILE)
     config = read_config_file(directory)
     architecture = find_architecture(config["model_type"], where=where)
-    spec: ModelSpec = architecture.read_config(config, where=where, names=names)
+    spec: Any = architecture.read_config(config, where=where, names=names)
     tokenizers = None
     if spec.kind == "vision":
         spec = spec.model_copy(update={"pixels": read_pixels(directory, spec)})

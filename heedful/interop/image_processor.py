@@ -9,8 +9,8 @@ from typing import Any
 from heedful.config import Resampling
 from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_json_file
-from heedful.models.model_spec import VisionSpec
-from heedful.nn.spec import PixelSpec
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.models.model_spec import CausalLMSpec, CommonSpec, EncoderSpec, TranslatorSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec, CommonSpec, TranslatorSpec
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.positions import SinusoidalPositions
 from heedful.nn.spec import AttentionSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -153,6 +153,11 @@ class Table:
     rules: tuple[Rule, ...]
     copies: tuple[RepeatedTensor, ...] = ()
     ignored: tuple[str, ...] = ()
+
+    def changed(self, pattern: str, rules: Sequence[Rule]) -> Table:
+        """Return a table with rules in the place of those for our names that match a pattern."""
+        kept = [rule for rule in self.rules if not any(re.search(pattern, n) for n in rule.ours)]
+        return replace(self, rules=(*kept, *rules))
 
     def their_names(self) -> list[str]:
         """Return the names of all tensors of theirs that the rules convert."""

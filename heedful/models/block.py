@@ -40,12 +40,14 @@ class SubLayer:
         placement: place of the norm.
         residual_scale: factor on the residual sum.
         reads_memory: True where the part is a `CrossMixer`.
+        parallel: True where the part reads the input of the block.
     """
 
     name: str
     placement: NormPlacement
     residual_scale: float
     reads_memory: bool
+    parallel: bool
 
     @property
     def address(self) -> str:
@@ -81,7 +83,7 @@ class Block(nn.Module):
         layers = spec.sublayers
         # Only settings: modules are looked up by name, as engines may replace them.
         self.sublayers = tuple(
-            SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory)
+            SubLayer(s.name, s.norm_placement, s.residual_scale, s.part.reads_memory, s.parallel)
             for s in layers
         )
         # Kept apart from the settings, as ablations replace it to cut connections of trained
@@ -91,9 +93,9 @@ class Block(nn.Module):
             self.register_module(each.name, build_part(width, each.part))
             # Dropout of the output, before the sum (Vaswani 2017, section 5.4).
             self.register_module(f"{each.name}_dropout", nn.Dropout(each.dropout))
-            if each.norm_placement != "none":
+            if each.norm_placement not in ("none", "output"):
                 self.register_module(f"{each.name}_norm", build_norm(each.norm, width))
-            if each.norm_placement == "both":
+            if each.norm_placement in ("both", "output"):
                 self.register_module(f"{each.name}_output_norm", build_norm(each.norm, width))
         # Otherwise `block.cross_attention` of a block without one would raise an AttributeError.
         for name in _USUAL - self._modules.keys():
@@ -117,12 +119,15 @@ class Block(nn.Module):
             The stream after the block, of the shape of x, and the states after these tokens.
         """
         after: list[MixerState | None] = []
+        start = x
         for index, sublayer in enumerate(self.sublayers):
             part, norm, output_norm, dropout = self.modules_of(sublayer)
             here, state = context.at(sublayer.address), states[index] if states else None
             # The norm stands before the part (Xiong 2020), or after the sum as in 2017, which needs
             # a warm-up.
-            y = norm(x) if sublayer.norms_input else x
+            # Parallel parts read the same stream, so their maps can run at once (Wang 2021).
+            y = start if sublayer.parallel else x
+            y = norm(y) if sublayer.norms_input else y
             here.offer("input", y)
             if state is None:
                 output = part(y, here)

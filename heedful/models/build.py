@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,23 +16,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heedful.errors import ModelError
-from heedful.models.model_spec import ModelSpec
+from heedful.models.model_spec import MODEL_KINDS, ModelSpec
 
 if TYPE_CHECKING:
     from heedful.models.causal_lm import CausalLM
     from heedful.models.encoder import EncoderModel
+    from heedful.models.images.resnet import ResNet
+    from heedful.models.images.vision import VisionModel
     from heedful.models.translator import Translator
-    from heedful.models.vision import VisionModel
 
-    AnyModel = Translator | CausalLM | EncoderModel | VisionModel
-
-_MODELS = {
-    "translator": ("heedful.models.translator", "Translator"),
-    "causal_lm": ("heedful.models.causal_lm", "CausalLM"),
-    "encoder": ("heedful.models.encoder", "EncoderModel"),
-    "vision": ("heedful.models.vision", "VisionModel"),
-}
-"""Module and class of each kind, imported when one is built: a translator needs no encoder."""
+    AnyModel = Translator | CausalLM | EncoderModel | VisionModel | ResNet
 
 _SHOWN = 5  # names in an error: a wrong `config.json` may miss thousands of tensors
 
@@ -43,8 +36,7 @@ def build_model(spec: ModelSpec) -> AnyModel:
     Args:
         spec: complete description of the model; its `kind` names the class.
     """
-    module, name = _MODELS[spec.kind]
-    model: AnyModel = getattr(import_module(module), name)(spec)
+    model: AnyModel = resolve_name(MODEL_KINDS[spec.kind].model)(spec)
     return model
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec, VisionSpec
+    from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
     from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
 
@@ -38,7 +38,7 @@ def built(spec: ModelSpec) -> AnyModel:
         name: stack.model_copy(update={"num_layers": len(stack.pattern)})
         for name, stack in spec.stacks().items()
     }
-    return build_on_meta(spec.model_copy(update=once))
+    return build_on_meta(spec.with_stacks(once))
 
 
 def blocks_of(spec: ModelSpec, name: str) -> list[tuple[Block, int]]:
@@ -76,7 +76,9 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
     # `named_parameters` yields a shared tensor once, by the first of its names.
     for name, parameter in built(spec).named_parameters():
         path = name.split(".")
-        times = repeats[path[0]][int(path[2])] if path[1:2] == ["blocks"] else 1
+        # The stack of a tower lies one level deeper.
+        at = path.index("blocks") if "blocks" in path else 0
+        times = repeats[path[0]][int(path[at + 1])] if at and path[0] in repeats else 1
         module = module_of(name)
         counts[module] = counts.get(module, 0) + times * parameter.numel()
     return counts
@@ -84,7 +86,9 @@ def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
 
 def module_of(name: str) -> str:
     """Return the module of a parameter, without the number of its layer."""
-    return ".".join([part for part in name.split(".")[:-1] if not part.isdigit()][:3])
+    parts = name.split(".")
+    # A parameter of the model itself, such as a class token, stands for itself.
+    return ".".join([part for part in parts[:-1] if not part.isdigit()][:3]) or name
 
 
 def part_parameters(part: PartSpec, width: int) -> int:
@@ -290,11 +294,22 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
     return _sum(works) + _output_work(spec, tokens)
 
 
-def image_work(spec: VisionSpec) -> Work:
-    """Return the forward work for one image; `output` is that of the pooler and the classifier."""
+def image_work(spec: Any) -> Work:
+    """Return the forward work for one image by a network or an autoencoder of images.
+
+    `output` is the work of the pooler and the classifier, or of finding the nearest codes.
+    """
     from heedful.nn.work import weight_work
 
     model: Any = built(spec)
+    if spec.kind == "resnet":
+        output = 0 if model.classifier is None else weight_work(model.classifier)
+        return Work(weights=model.convolution_work(), output=output)
+    if "decoder" in spec.stacks():
+        n = spec.num_states
+        maps = weight_work(model.patches, model.to_code, model.from_code, model.pixels)
+        own = Work(weights=n * maps, output=2 * n * model.codebook.weight.numel())
+        return own + encoding_work(spec, n) + _stack_work(spec, "decoder", n, n)
     # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
     heads = [module for module in (model.pooler, model.classifier) if module is not None]

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError, suggest
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.prediction_heads import Pooler, build_head
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
-from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.embeddings import InputEmbedding, in_rows, row_positions, source_embedding
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 
@@ -25,14 +25,15 @@ class EncoderModel(nn.Module):
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
+        row_size = spec.embedding.row_size
+        self.embedding = source_embedding(spec.vocabulary, spec.width, row_size)
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
         # A model has at most one head of a kind, so the kind is its name. A tied head gets the
         # table itself.
         self.heads = nn.ModuleDict(
-            {head.kind: build_head(head, self.embedding) for head in spec.heads}
+            {head.kind: build_head(head, spec.width, self.embedding) for head in spec.heads}
         )
         self.pooled_heads = frozenset(head.kind for head in spec.heads if head.reads_pooled)
 
@@ -53,12 +54,14 @@ class EncoderModel(nn.Module):
                 `encoder.0.output`.
 
         Returns:
-            States [B, L, D]; arbitrary at padding.
+            States [B, L, D], or [B, N, D] of rows of tokens; arbitrary at padding.
 
         Raises:
             ModelError: when a learned position lies past its table.
         """
         # Segments are learned vectors here, not a mask: both texts of a pair see each other.
+        if self.spec.embedding.row_size:
+            ids, positions = in_rows(ids, positions, self.spec.embedding.row_size)
         x = self.input(ids, positions, self.embedding, segments)
         states: Tensor = self.encoder(x, Context(Positions.of_self(positions), capture=capture))
         return states
@@ -117,6 +120,21 @@ class EncoderModel(nn.Module):
     def span_logits(self, states: Tensor) -> Tensor:
         """Return logits of an answer that starts and ends at a token: [..., D] to [..., 2]."""
         return self._position_logits("span", states)
+
+    def ctc_scores(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of labels and of the blank, and the number of frames (CTC).
+
+        Args:
+            states: [B, N, D], result of `forward`; a state is a frame.
+            positions: [B, L] int64, argument of `forward`, with padding on the right.
+
+        Returns:
+            [B, N, labels] float32, and counts [B] int64.
+        """
+        if self.spec.embedding.row_size:
+            positions = row_positions(positions, self.spec.embedding.row_size)
+        scores = self._position_logits("ctc", states).float().log_softmax(-1)
+        return scores, (positions >= 0).sum(1)
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""

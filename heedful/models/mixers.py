@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from heedful.config import ADDED_POSITIONS, open_class
 from heedful.errors import ConfigError
+from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import PARTS, AttentionSpec, PartSpec
 
 if TYPE_CHECKING:
@@ -67,6 +68,26 @@ def layer_mixers(
             remedy=f"Set it to {num_layers} or less, or leave it out",
         )
     return [mixer] * (every - 1) + [AttentionSpec.of_shape(shape, causal)]
+
+
+def channel_mix(shape: TranslatorShape) -> ChannelMixSpec | None:
+    """Return the network of RWKV, which also sees the previous token; None without a network.
+
+    Args:
+        shape: options of the architecture.
+
+    Raises:
+        ConfigError: when there are to be experts.
+    """
+    if not shape.feedforward:
+        return None
+    if shape.num_experts is not None:
+        raise ConfigError(
+            "Experts are networks of each token alone, which channel_mix is not",
+            where="model.num_experts",
+            remedy="Leave it out, or set model.network to feedforward",
+        )
+    return ChannelMixSpec(width=shape.feedforward)
 
 
 def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> None:

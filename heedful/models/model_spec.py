@@ -8,14 +8,16 @@ complete tree. This module imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PlainActivation, PositiveInt, Probability
+from heedful.config import Config, PositiveInt
 from heedful.errors import ModelError, suggest
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec
+from heedful.nn.spec import EmbeddingSpec
 
 Side = Literal["source", "target"]
 """The two texts of a pair; a model of one text has the same vocabulary on either side."""
@@ -31,11 +33,15 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, or images."""
+    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts", "captions"]] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, images, images with texts, or
+    noisy images and captions."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
+
+    kind: str
+    width: PositiveInt
 
     @model_validator(mode="after")
     def _mixers_fit(self) -> Self:
@@ -62,6 +68,10 @@ class CommonSpec(Config):
         """Return the stacks by the name of their module, the encoder first."""
         stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
         return {name: stack for name, stack in stacks if stack is not None}
+
+    def of_stack(self, name: str) -> CommonSpec:
+        """Return the spec that a stack belongs to: this one, or that of a part of the model."""
+        return self
 
     def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
         """Return a copy with other stacks.
@@ -122,6 +132,10 @@ class CommonSpec(Config):
         return min((length for length in lengths if length is not None), default=None)
 
 
+ModelSpec = CommonSpec
+"""The spec of any kind of model."""
+
+
 class TranslatorSpec(CommonSpec):
     """A sequence-to-sequence Transformer (Vaswani 2017)."""
 
@@ -153,6 +167,8 @@ class TranslatorSpec(CommonSpec):
             raise ValueError(
                 f"share_embeddings = {share!r} needs equal source and target vocabularies"
             )
+        if share in ("all", "inputs") and self.embedding.row_size:
+            raise ValueError(f"share_embeddings = {share!r}: the source has a table for rows")
         if not self.decoder.has_memory:
             raise ValueError("the decoder's block needs cross_attention")
         if self.encoder.has_memory:
@@ -230,6 +246,8 @@ class CausalLMSpec(CommonSpec):
         self.decoder.check_width(self.width)
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
+        if self.embedding.row_size:
+            raise ValueError("a causal language model reads token by token (embedding.row_size)")
         self.decoder.check_writes()
         if self.memory is not None:
             if self.embedding.positions.kind != "none":  # Dai 2019, section 3.3
@@ -256,225 +274,74 @@ class CausalLMSpec(CommonSpec):
         return self.model_copy(update={"tied": False})
 
 
-Labels = Annotated[tuple[str, ...], Field(min_length=1)]
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of model: the places of its classes, which are imported where they are needed.
+
+    Args:
+        noun: name for people.
+        spec: place of its config tree, as "module:class".
+        model: place of its network.
+        pipeline: place of its pipeline.
+    """
+
+    noun: str
+    spec: str
+    model: str
+    pipeline: str
 
 
-class CommonHeadSpec(Config):
-    """Properties that the specs of all heads have in common."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the labels that the head chooses from; none where it predicts something else."""
-        return getattr(self, "labels", ())
-
-    @property
-    def num_scores(self) -> int:
-        """Logits of the head for a sequence or a position: one for each label, or 2."""
-        return len(self.class_names) or 2  # the next sentence or not; start and end of a span
-
-    @property
-    def reads_pooled(self) -> bool:
-        """True for heads whose input is the pooler's output."""
-        return False
-
-
-class MaskedLMHeadSpec(CommonHeadSpec):
-    """Predicts the token at each position (Devlin 2019): dense, activation, norm, vocabulary."""
-
-    kind: Literal["masked_lm"] = "masked_lm"
-    activation: PlainActivation = "gelu"
-    norm: NormSpec = NormSpec()
-    tied: bool = Field(True, description="use the embedding table as output projection")
-
-
-class NextSentenceHeadSpec(CommonHeadSpec):
-    """Predicts from the pooler's output whether the second text follows the first (Devlin 2019)."""
-
-    kind: Literal["next_sentence"] = "next_sentence"
-
-    @property
-    def reads_pooled(self) -> bool:
-        """True for every head of this kind."""
-        return True
-
-
-class SequenceHeadSpec(CommonHeadSpec):
-    """Predicts the label of a whole text from the state of its first token."""
-
-    kind: Literal["sequence"] = "sequence"
-    labels: Labels
-    source: Literal["pooled", "first"] = Field(
-        "pooled",
-        description="input: the pooler's output, or the first state through a dense layer and tanh",
-    )
-    dropout: Probability = 0.0
-
-    @property
-    def reads_pooled(self) -> bool:
-        """True if `source` is the pooler's output."""
-        return self.source == "pooled"
-
-
-class TokenHeadSpec(CommonHeadSpec):
-    """Predicts a label of each token."""
-
-    kind: Literal["token"] = "token"
-    labels: Labels
-    dropout: Probability = 0.0
-
-
-class SpanHeadSpec(CommonHeadSpec):
-    """Predicts where an answer starts and ends (Rajpurkar 2016)."""
-
-    kind: Literal["span"] = "span"
-    unanswerable: bool = Field(False, description="predict the first token if a text has no answer")
-
-
-HeadSpec = Annotated[
-    MaskedLMHeadSpec | NextSentenceHeadSpec | SequenceHeadSpec | TokenHeadSpec | SpanHeadSpec,
-    Field(discriminator="kind"),
-]
-
-
-class EncoderSpec(CommonSpec):
-    """An encoder of text with prediction heads (BERT, RoBERTa)."""
-
-    kind: Literal["encoder"] = "encoder"
-    width: PositiveInt
-    vocabulary: PositiveInt
-    embedding: EmbeddingSpec = EmbeddingSpec()
-    encoder: StackSpec
-    pooler: bool = Field(False, description="dense layer and tanh over the first state")
-    heads: tuple[HeadSpec, ...] = Field((), description="heads, at most one of each kind")
-    max_length: PositiveInt | None = Field(
-        None, description="maximum length of a text in tokens; unlimited if unset"
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        self.encoder.check_width(self.width)
-        kinds = [head.kind for head in self.heads]  # the names of their modules
-        if len(set(kinds)) < len(kinds):
-            raise ValueError("two heads are of the same kind")
-        pooled = [head.kind for head in self.heads if head.reads_pooled]
-        if pooled and not self.pooler:
-            raise ValueError(f"a {pooled[0]} head over the pooled state needs pooler = true")
-        if self.encoder.has_memory:
-            raise ValueError("an encoder of one text has no memory to cross-attend to")
-        return self
-
-    def head(self, kind: str) -> HeadSpec | None:
-        """Return the head of a kind, or None if the model has none of it."""
-        return next((head for head in self.heads if head.kind == kind), None)
-
-    @property
-    def predicts(self) -> Prediction | None:
-        """The kind of prediction: labels of sequences or tokens, or masked tokens."""
-        # A head for the pretraining task may still be there: the fine-tuned ones come first.
-        if self.head("sequence") or self.head("token"):
-            return "label" if self.head("sequence") else "token_label"
-        return "masked_token" if self.head("masked_lm") else None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the labels of texts, or of tokens."""
-        head = self.head("sequence") or self.head("token")
-        return head.class_names if head else ()
-
-    @property
-    def sharing(self) -> Sharing | None:
-        """`all` if the masked-LM head reuses the embedding table, else `none`; None without one."""
-        head = self.head("masked_lm")
-        return None if head is None else "all" if getattr(head, "tied", False) else "none"
-
-    def ties(self) -> dict[str, str]:
-        """Return the names of tied tensors: each alias and the name it is stored under."""
-        # The head is built after the table, whose name is the stored one.
-        alias = "heads.masked_lm.projection.weight"
-        return {alias: "embedding.weight"} if self.sharing == "all" else {}
-
-    def untied(self) -> Self:
-        """Return a copy whose masked-LM head, if any, has a table of its own."""
-        untied = {"tied": False}
-        heads = (h.model_copy(update=untied) if h.kind == "masked_lm" else h for h in self.heads)
-        return self.model_copy(update={"heads": tuple(heads)})
-
-
-class VisionSpec(CommonSpec):
-    """An encoder of images cut into patches (Dosovitskiy 2021)."""
-
-    kind: Literal["vision"] = "vision"
-    width: PositiveInt
-    image_size: PositiveInt = Field(224, description="height and width of an image in pixels")
-    patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
-    channels: PositiveInt = Field(3, description="number of colour channels")
-    encoder: StackSpec
-    pooling: Literal["first", "mean"] = Field(
-        "first", description="state of the whole image: that of a [CLS] token, or the mean"
-    )
-    pooler: bool = Field(False, description="dense layer and tanh over the pooled state")
-    labels: tuple[str, ...] = Field((), description="names of the classes")
-    num_classes: PositiveInt | None = Field(
-        None,
-        description="number of classes without names; no classifier if unset and without labels",
-    )
-    dropout: Probability = Field(0.0, description="dropout probability of embeddings")
-    pixels: PixelSpec | None = Field(None, description="preprocessing of pixels; unset if unknown")
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        self.encoder.check_width(self.width)
-        if self.image_size % self.patch_size:  # pixels left at the border would belong to no patch
-            raise ValueError(
-                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
-            )
-        # Imported models may give both, as Hugging Face does; then they must agree.
-        if self.labels and self.num_classes not in (None, len(self.labels)):
-            raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
-        if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
-            raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
-        if self.encoder.has_memory:
-            raise ValueError("an encoder of images has no memory to cross-attend to")
-        return self
-
-    reads = "images"
-
-    @property
-    def num_positions(self) -> int:
-        """Number of learned positions, one for each state."""
-        return self.num_states
-
-    @property
-    def longest_text(self) -> None:
-        """None, as the input is no text."""
-        return None
-
-    @property
-    def predicts(self) -> Prediction | None:
-        """The class of the image; None without a classifier."""
-        return "label" if self.class_names else None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The labels, or LABEL_0, LABEL_1 … for classes without names."""
-        return self.labels or tuple(f"LABEL_{i}" for i in range(self.num_classes or 0))
-
-    @property
-    def num_states(self) -> int:
-        """Number of states of an image: one for each patch, and one for the class token if any."""
-        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
-
-
-ModelSpec = Annotated[
-    TranslatorSpec | CausalLMSpec | EncoderSpec | VisionSpec, Field(discriminator="kind")
-]
-
-_KINDS: Mapping[str, type[TranslatorSpec | CausalLMSpec | EncoderSpec | VisionSpec]] = {
-    "translator": TranslatorSpec,
-    "causal_lm": CausalLMSpec,
-    "encoder": EncoderSpec,
-    "vision": VisionSpec,
+MODEL_KINDS: Mapping[str, ModelKind] = {
+    "translator": ModelKind(
+        "translator",
+        "heedful.models.model_spec:TranslatorSpec",
+        "heedful.models.translator:Translator",
+        "heedful.pipelines.translation:TranslationPipeline",
+    ),
+    "causal_lm": ModelKind(
+        "language model",
+        "heedful.models.model_spec:CausalLMSpec",
+        "heedful.models.causal_lm:CausalLM",
+        "heedful.pipelines.text_generation:GenerationPipeline",
+    ),
+    "encoder": ModelKind(
+        "encoder of text",
+        "heedful.models.encoder_spec:EncoderSpec",
+        "heedful.models.encoder:EncoderModel",
+        "heedful.pipelines.text_encoding:EncoderPipeline",
+    ),
+    "vision": ModelKind(
+        "encoder of images",
+        "heedful.models.images.vision_spec:VisionSpec",
+        "heedful.models.images.vision:VisionModel",
+        "heedful.pipelines.image_classification:ImagePipeline",
+    ),
+    "autoencoder": ModelKind(
+        "autoencoder of images",
+        "heedful.models.images.autoencoder_spec:AutoencoderSpec",
+        "heedful.models.images.autoencoder:Autoencoder",
+        "heedful.pipelines.image_codes:CodePipeline",
+    ),
+    "two_towers": ModelKind(
+        "encoder of images and texts",
+        "heedful.models.images.two_towers_spec:TwoTowersSpec",
+        "heedful.models.images.two_towers:TwoTowers",
+        "heedful.pipelines.image_text_matching:TwoTowersPipeline",
+    ),
+    "denoiser": ModelKind(
+        "denoiser of images",
+        "heedful.models.images.vision_spec:DenoiserSpec",
+        "heedful.models.images.denoiser:Denoiser",
+        "heedful.pipelines.image_drawing:DrawingPipeline",
+    ),
+    "resnet": ModelKind(
+        "residual network of images",
+        "heedful.models.images.resnet_spec:ResNetSpec",
+        "heedful.models.images.resnet:ResNet",
+        "heedful.pipelines.image_classification:ImagePipeline",
+    ),
 }
+"""All kinds of models, by the `kind` of their specs."""
 
 
 def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
@@ -489,11 +356,11 @@ def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
         ConfigError: when a setting is unknown or wrong.
     """
     kind = values.get("kind", "translator")  # the first directories had no `kind`
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in MODEL_KINDS:
         raise ModelError(
             f"No kind of model is called {kind!r}",
             where=where,
-            remedy=suggest(str(kind), _KINDS),
+            remedy=suggest(str(kind), MODEL_KINDS),
         )
-    # By the class itself: in errors of the union the kind would stand before each setting.
-    return _KINDS[kind].parse(values, where=where)
+    spec: ModelSpec = resolve_name(MODEL_KINDS[kind].spec).parse(values, where=where)
+    return spec

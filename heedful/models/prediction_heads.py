@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.models.model_spec import HeadSpec, MaskedLMHeadSpec
+from heedful.models.encoder_spec import HeadSpec, MaskedLMHeadSpec
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import PLAIN_ACTIVATIONS, linear
 from heedful.nn.norms import build_norm
@@ -79,23 +82,40 @@ class Classifier(nn.Module):
 
 
 class DeepClassifier(Classifier):
-    """A classifier with a dense layer and tanh of its own before it (Liu 2019)."""
+    """A classifier with a dense layer of its own before it (Liu 2019).
 
-    def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
+    Args:
+        width: model width D.
+        num_classes: number of classes.
+        dropout: dropout probability of the input.
+        activation: function after the dense layer.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_classes: int,
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = torch.tanh,
+    ) -> None:
         super().__init__(width, num_classes, dropout)
         self.dense = linear(width, width, bias=True)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Map states [..., D] to logits [..., classes]."""
         # Dropout before each of the two layers, as in RoBERTa.
-        return super().forward(torch.tanh(self.dense(self.dropout(x))))
+        return super().forward(self.activation(self.dense(self.dropout(x))))
 
 
-def build_head(spec: HeadSpec, table: TokenEmbedding) -> nn.Module:
-    """Return the head of a spec, for a model with this embedding table."""
+def build_head(spec: HeadSpec, width: int, table: Any) -> nn.Module:
+    """Return the head of a spec, for a model of this width and table of embeddings."""
     if spec.kind == "masked_lm":
         return MaskedLMHead(spec, table)
-    classifier = Classifier
+    dropout = getattr(spec, "dropout", 0.0)
     if spec.kind == "sequence" and not spec.reads_pooled:
-        classifier = DeepClassifier
-    return classifier(table.weight.shape[1], spec.num_scores, getattr(spec, "dropout", 0.0))
+        # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.
+        own = spec.activation
+        activation = torch.tanh if own == "tanh" else PLAIN_ACTIVATIONS[own]
+        return DeepClassifier(width, spec.num_scores, dropout, activation)
+    return Classifier(width, spec.num_scores, dropout)

@@ -20,6 +20,10 @@ TASKS_OF_KIND = {
     "causal_lm": ("causal_lm", "tokens"),
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
+    "two_towers": ("contrast",),
+    "denoiser": ("diffusion",),
+    "resnet": ("images",),
+    "autoencoder": ("autoencode",),
 }
 """Training tasks by kind of model."""
 

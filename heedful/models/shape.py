@@ -35,6 +35,12 @@ _OF_ATTENTION_BLOCKS = (
 )
 """Options of `TranslatorShape` that have no meaning in recurrent and convolutional layers."""
 
+_OF_TOKENS_ATTENTION = (
+    *("num_kv_heads", "attention_scale", "attention_dropout", "encoder_mixer", "attention_every"),
+    *("window", "mask", "global_tokens", "relative_values"),
+)
+"""Options that have no meaning in the blocks of an Evoformer."""
+
 
 class RecurrentShape(Config):
     """Recurrent layers instead of blocks of attention and feed-forward networks."""
@@ -99,7 +105,30 @@ class ConvolutionShape(Config):
 
     kernel_width: PositiveInt = Field(
         3,
-        description="number of tokens that each convolution sees, its own included",
+        description="number of tokens that each convolution sees, its own included; with columns "
+        "the side of a square kernel",
+    )
+    columns: PositiveInt | None = Field(
+        None,
+        description="tokens in a row of an image, for convolutions over the rows above and the "
+        "pixels to the left (PixelCNN, van den Oord 2016); one dimension if unset",
+    )
+    first: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="position of the top left pixel: 1 where an image follows the begin token",
+    )
+
+
+class EvoformerShape(Config):
+    """The pair stack of the Evoformer instead of blocks of attention (Jumper 2021).
+
+    A block is triangle multiplication with outgoing and with incoming edges, triangle attention
+    around the starting and the ending node, and the feed-forward network, each after a norm.
+    """
+
+    side: PositiveInt = Field(
+        description="number of residues N of every chain; a text has N² words, one for each pair, "
+        "row by row"
     )
 
 
@@ -231,6 +260,9 @@ class TranslatorShape(Config):
         description="maximum distance in tokens that has an embedding added to the values (Shaw "
         "2018); none if unset",
     )
+    relative_distance: PositiveInt = Field(
+        16, description="maximum distance in tokens that has a key of its own in relative_keys"
+    )
     memory: PositiveInt | None = Field(
         None,
         description="number of earlier tokens whose hidden states a language model keeps from "
@@ -264,17 +296,29 @@ class TranslatorShape(Config):
     convolution: ConvolutionShape | None = Field(
         None, description="gated convolutions instead of blocks of attention"
     )
+    evoformer: EvoformerShape | None = Field(
+        None,
+        description="mixers over pairs of residues instead of attention, in an encoder whose texts "
+        "are the pairs of a chain",
+    )
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> Self:
-        if self.recurrent and self.convolution:
-            raise ValueError("layers are recurrent or convolutions: recurrent, convolution")
+        kinds = {
+            "recurrent layers": self.recurrent,
+            "convolutions": self.convolution,
+            "an Evoformer's": self.evoformer,
+        }
+        chosen = [name for name, section in kinds.items() if section]
+        if len(chosen) > 1:
+            raise ValueError(f"layers are of one kind, and two are set: {' and '.join(chosen)}")
         # An option without effect is refused: comparing its values would compare equal models.
-        if not self.recurrent and not self.convolution:
+        if not chosen:
             return self
-        layers = "recurrent layers" if self.recurrent else "convolutions"
+        (layers,) = chosen
+        without = _OF_TOKENS_ATTENTION if self.evoformer else _OF_ATTENTION_BLOCKS
         # Read from the class, as pydantic deprecates `model_fields` of instances.
-        defaults = {name: type(self).model_fields[name].default for name in _OF_ATTENTION_BLOCKS}
+        defaults = {name: type(self).model_fields[name].default for name in without}
         for name, default in defaults.items():
             if getattr(self, name) != default:
                 raise ValueError(f"{name} is of blocks of attention; the model's are {layers}")
@@ -291,6 +335,15 @@ class TranslatorShape(Config):
             raise ValueError(
                 f"window and mask both say what is seen; as one mask: ({self.mask}) & "
                 f"window({self.window})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _distances_have_keys(self) -> Self:
+        default = type(self).model_fields["relative_distance"].default
+        if self.relative_distance != default and self.positions != "relative_keys":
+            raise ValueError(
+                f"relative_distance is of positions = 'relative_keys', not {self.positions!r}"
             )
         return self
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.config import explained
 from heedful.errors import ConfigError
+from heedful.models.encoder_spec import EncoderSpec, HeadSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.mixers import (
+    channel_mix,
     layer_mixers,
     refuse_idle_options,
     refuse_memory,
     with_memory,
 )
-from heedful.models.model_spec import (
-    CausalLMSpec,
-    EncoderSpec,
-    HeadSpec,
-    TranslatorSpec,
-    VisionSpec,
-)
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AllOf, SameSegment
-from heedful.nn.mixer_spec import ChannelMixSpec
+from heedful.nn.pair_mixer_spec import TriangleAttentionSpec, TriangleMultiplicationSpec
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -32,20 +29,25 @@ from heedful.nn.spec import (
     FeedForwardSpec,
     NormSpec,
     PartSpec,
-    PixelSpec,
     PositionSpec,
     bias_of_shape,
 )
 
 if TYPE_CHECKING:
-    from heedful.models.shape import TranslatorShape
+    from heedful.models.shape import EvoformerShape, TranslatorShape
+
+_FRAME = 2
+"""Tokens around a text: one before it and one after it."""
 
 _explained = explained("model", remedy="Change one of these settings")
 
 
 @_explained
 def translator_spec(
-    shape: TranslatorShape, source_vocabulary: int, target_vocabulary: int
+    shape: TranslatorShape,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    row_size: int | None = None,
 ) -> TranslatorSpec:
     """Return the spec of a translator.
 
@@ -53,6 +55,7 @@ def translator_spec(
         shape: options of the architecture.
         source_vocabulary: source vocabulary size.
         target_vocabulary: target vocabulary size.
+        row_size: tokens that the encoder reads at a position; one if None.
     """
     refuse_memory(shape, "A translator reads each sentence as a whole")
     encoder, decoder = _encoder(shape), _decoder(shape, reads_memory=True)
@@ -62,7 +65,7 @@ def translator_spec(
         source_vocabulary=source_vocabulary,
         target_vocabulary=target_vocabulary,
         share_embeddings=shape.share_embeddings,
-        embedding=_embedding(shape, shape.max_length),
+        embedding=_embedding(shape, shape.max_length, row_size=row_size),
         encoder=encoder,
         decoder=decoder,
         max_length=shape.max_length,
@@ -108,7 +111,11 @@ def causal_lm_spec(
 
 @_explained
 def encoder_spec(
-    shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
+    shape: TranslatorShape,
+    vocabulary: int,
+    max_length: int,
+    heads: tuple[HeadSpec, ...],
+    row_size: int | None = None,
 ) -> EncoderSpec:
     """Return the spec of an encoder of `shape.encoder_layers` blocks, without a pooler.
 
@@ -117,6 +124,7 @@ def encoder_spec(
         vocabulary: vocabulary size.
         max_length: most tokens of a sequence; also the number of learned positions.
         heads: prediction heads.
+        row_size: tokens that are read at a position; one if None.
     """
     refuse_memory(shape, "An encoder reads each text as a whole")
     shape = shape.model_copy(update={"max_length": max_length})
@@ -125,7 +133,7 @@ def encoder_spec(
     return EncoderSpec(
         width=shape.width,
         vocabulary=vocabulary,
-        embedding=_embedding(shape, max_length),
+        embedding=_embedding(shape, max_length, row_size=row_size),
         encoder=encoder,
         heads=heads,
         max_length=max_length,
@@ -141,7 +149,7 @@ def vision_spec(
     patch_size: int,
     pooling: Literal["first", "mean"],
     labels: tuple[str, ...],
-    pixels: PixelSpec,
+    pixels: Any,
 ) -> VisionSpec:
     """Return the spec of an image encoder of `shape.encoder_layers` blocks with a classifier.
 
@@ -152,7 +160,7 @@ def vision_spec(
         patch_size: side of a patch in pixels, a divisor of `image_size`.
         pooling: source of the image's vector, the first state or the mean.
         labels: names of the classes.
-        pixels: normalisation of pixels.
+        pixels: normalisation of pixels, a `PixelSpec`.
 
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
@@ -165,12 +173,7 @@ def vision_spec(
             where="model.positions",
             remedy="Leave it out",
         )
-    if image_size % patch_size:
-        raise ConfigError(
-            f"Patches of {patch_size} pixels do not fill a side of {image_size} pixels",
-            where="images.patch_size",
-            remedy=f"Choose a divisor of {image_size}, or another images.size",
-        )
+    _check_patch_size(image_size, patch_size)
     return VisionSpec(
         width=shape.width,
         image_size=image_size,
@@ -184,8 +187,75 @@ def vision_spec(
     )
 
 
+@_explained
+def denoiser_spec(
+    shape: TranslatorShape,
+    vocabulary: int,
+    max_length: int,
+    *,
+    image_size: int,
+    channels: int,
+    patch_size: int,
+    words: tuple[str, ...],
+) -> DenoiserSpec:
+    """Return the spec of a denoiser with an encoder of captions and a decoder of patches.
+
+    Args:
+        shape: options of the architecture.
+        vocabulary: vocabulary size of the captions.
+        max_length: most tokens of a caption.
+        image_size: height and width in pixels.
+        channels: number of colour channels.
+        patch_size: side of a patch in pixels, a divisor of `image_size`.
+        words: words of the captions, or none for any.
+
+    Raises:
+        ConfigError: when patches do not fill the image, or layers are recurrent.
+    """
+    refuse_memory(shape, "An image is read as a whole")
+    for option in ("recurrent", "convolution"):
+        if getattr(shape, option) is not None:
+            raise ConfigError(
+                "A denoiser is made of attention blocks",
+                where=f"model.{option}",
+                remedy="Leave it out",
+            )
+    _check_patch_size(image_size, patch_size)
+    shape = shape.model_copy(update={"max_length": max_length})
+    encoder = _encoder(shape)
+    # Patches see each other on both sides, so their mixers are those of an encoder.
+    mixers = layer_mixers(shape, shape.mixer, num_layers=shape.decoder_layers, causal=False)
+    cross = AttentionSpec.with_heads_of_shape(shape)
+    decoder = _stack(shape, shape.decoder_layers, mixers, _feedforward(shape), cross, causal=False)
+    refuse_idle_options(shape, (encoder, decoder))
+    return DenoiserSpec(
+        width=shape.width,
+        vocabulary=vocabulary,
+        embedding=_embedding(shape, max_length),
+        encoder=encoder,
+        decoder=decoder,
+        image_size=image_size,
+        channels=channels,
+        patch_size=patch_size,
+        max_length=max_length,
+        words=words,
+    )
+
+
+def _check_patch_size(image_size: int, patch_size: int) -> None:
+    if image_size % patch_size:
+        raise ConfigError(
+            f"Patches of {patch_size} pixels do not fill a side of {image_size} pixels",
+            where="images.patch_size",
+            remedy=f"Choose a divisor of {image_size}, or another images.size",
+        )
+
+
 def _embedding(
-    shape: TranslatorShape, max_length: int, axes: tuple[tuple[int, ...], ...] | None = None
+    shape: TranslatorShape,
+    max_length: int,
+    axes: tuple[tuple[int, ...], ...] | None = None,
+    row_size: int | None = None,
 ) -> EmbeddingSpec:
     # One more than `max_length`: an end or begin token comes on top of the text.
     positions = PositionSpec(kind="learned", max_length=max_length + 1)
@@ -210,15 +280,49 @@ def _embedding(
         scale=not is_small,
         positions=positions,
         dropout=shape.dropout,
+        row_size=row_size,
     )
 
 
 def _encoder(shape: TranslatorShape) -> StackSpec:
     if (stack := encoder_stack(shape)) is not None:
         return stack
+    if shape.evoformer is not None:
+        return _evoformer(shape, shape.evoformer)
     layers = shape.encoder_layers
     mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
     return _stack(shape, layers, mixers, _feedforward(shape), causal=False)
+
+
+def _evoformer(shape: TranslatorShape, evoformer: EvoformerShape) -> StackSpec:
+    """Return blocks of the Evoformer's pair stack (Jumper 2021, algorithm 6, lines 6 to 10).
+
+    Raises:
+        ConfigError: when texts of that many pairs would be cut.
+    """
+    pairs = evoformer.side**2
+    if shape.max_length < pairs + _FRAME:
+        raise ConfigError(
+            f"A chain of {evoformer.side} residues has {pairs} pairs, and {shape.max_length} "
+            f"tokens hold {shape.max_length - _FRAME} words",
+            where="data.max_length",
+            remedy=f"Set it to {pairs + _FRAME} or more",
+        )
+    common: dict[str, Any] = {"side": evoformer.side, "bias": shape.bias}
+    heads = common | {"num_heads": shape.num_heads, "head_width": shape.head_width}
+    parts: dict[str, Any] = {
+        "outgoing": TriangleMultiplicationSpec(edges="outgoing", **common),
+        "incoming": TriangleMultiplicationSpec(edges="incoming", **common),
+        "starting": TriangleAttentionSpec(node="starting", **heads),
+        "ending": TriangleAttentionSpec(node="ending", **heads),
+    }
+    if (network := _feedforward(shape)) is not None:
+        parts[network.kind] = network
+    return StackSpec.of(
+        num_layers=shape.encoder_layers,
+        block=BlockSpec.of_parts(parts, **_around_parts(shape)),
+        final_norm=_final_norm(shape),
+    )
 
 
 def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
@@ -228,7 +332,7 @@ def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
     # This attention sees all keys: a window or mask of the shape is for self-attention.
     cross = AttentionSpec.with_heads_of_shape(shape) if reads_memory else None
-    network = _channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
+    network = channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
     return _stack(shape, layers, mixers, network, cross, causal=True)
 
 
@@ -236,7 +340,7 @@ def _stack(
     shape: TranslatorShape,
     num_layers: int,
     mixers: Sequence[PartSpec],
-    network: FeedForwardSpec | ChannelMixSpec | None,
+    network: PartSpec | None,
     cross_attention: AttentionSpec | None = None,
     *,
     causal: bool,
@@ -250,8 +354,7 @@ def _stack(
     return StackSpec(
         num_layers=num_layers,
         pattern=pattern,
-        # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
-        final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
+        final_norm=_final_norm(shape),
         shared_position_bias=bias if is_shared else None,
     )
 
@@ -259,18 +362,30 @@ def _stack(
 def _block(
     shape: TranslatorShape,
     mixer: PartSpec,
-    network: FeedForwardSpec | ChannelMixSpec | None,
+    network: PartSpec | None,
     cross_attention: AttentionSpec | None,
 ) -> BlockSpec:
     return BlockSpec.of(
-        norm_placement=shape.norm_placement,
-        norm=NormSpec(kind=shape.norm),
         self_attention=mixer,
         cross_attention=cross_attention,
         feedforward=network,
-        dropout=shape.dropout,
-        residual=shape.residual,
+        **_around_parts(shape),
     )
+
+
+def _around_parts(shape: TranslatorShape) -> dict[str, Any]:
+    """Return what all sub-layers of a block have in common."""
+    return {
+        "norm_placement": shape.norm_placement,
+        "norm": NormSpec(kind=shape.norm),
+        "dropout": shape.dropout,
+        "residual": shape.residual,
+    }
+
+
+def _final_norm(shape: TranslatorShape) -> NormSpec | None:
+    # Pre-norm blocks leave the stream unnormed, so the last one is followed by a norm.
+    return NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None
 
 
 def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
@@ -284,18 +399,6 @@ def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
         dropout=shape.feedforward_dropout,
         experts=_experts(shape),
     )
-
-
-def _channel_mix(shape: TranslatorShape) -> ChannelMixSpec | None:
-    if not shape.feedforward:
-        return None
-    if shape.num_experts is not None:
-        raise ConfigError(
-            "Experts are networks of each token alone, which channel_mix is not",
-            where="model.num_experts",
-            remedy="Leave it out, or set model.network to feedforward",
-        )
-    return ChannelMixSpec(width=shape.feedforward)
 
 
 def _experts(shape: TranslatorShape) -> ExpertsSpec | None:

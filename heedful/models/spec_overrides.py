@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         # None asks for the default, which is the value of a trained model.
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
-        if option == "recurrent":
+        if option in ("recurrent", "evoformer"):
             differences += _within(option, wanted, value)
             continue
         if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):
@@ -135,7 +136,7 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
     return block.replace(**parts, dropout=rates["dropout"])
 
 
-def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
+def _values(spec: Any) -> Iterator[tuple[str, Any]]:
     """Yield each option with its value in the model, once for every part that it affects."""
     yield "width", spec.width
     if spec.sharing is not None:
@@ -147,12 +148,14 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
     stacks = spec.stacks()
     recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
     yield "recurrent", recurrent or None  # None: `_within` then reports the section
+    pairs = [stack.exact_text for stack in stacks.values() if stack.exact_text is not None]
+    yield "evoformer", {"side": math.isqrt(pairs[0])} if pairs else None
     for name, stack in stacks.items():
         yield f"{name}_layers", stack.num_layers
         if all(each.part.section is None for each in stack.sublayers()):
             yield from _mixers(name, stack)
             yield from _of_stack(stack, spec.width)
-        if spec.kind != "vision":  # the positions of patches are always learned
+        if spec.reads != "images":  # the positions of patches are always learned
             yield "positions", _positions(spec.embedding, stack)
 
 
@@ -169,6 +172,9 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
                 yield from _seen(attention.mask)
                 yield "global_tokens", attention.global_tokens
                 yield "relative_values", attention.relative_values
+            bias = attention.position_bias
+            if bias is not None and bias.kind == "relative_keys":
+                yield "relative_distance", bias.max_distance
         # A spec has a norm even if no norm is applied.
         if block.norm_placement != "none":
             yield "norm", block.norm.kind

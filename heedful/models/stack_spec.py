@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError
-from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
@@ -37,12 +36,18 @@ class SubLayerSpec(Config):
     norm_placement: NormPlacement = Field(
         "after",
         description="place of the norm: on the part's input (before, GPT-2), on the residual sum "
-        "(after, Vaswani 2017), on the part's input and output (both, Gemma 2), or none",
+        "(after, Vaswani 2017), on the part's input and output (both, Gemma 2), on its output "
+        "(output, OLMo 2), or none",
     )
     dropout: Probability = Field(0.0, description="dropout probability of the part's output")
     residual: bool = Field(True, description="add the sub-layer's input to the part's output")
     residual_scale: Annotated[float, Field(gt=0)] = Field(
         1.0, description="factor on the residual sum; sqrt(1/2) keeps the variance"
+    )
+    parallel: bool = Field(
+        False,
+        description="read the block's input instead of the stream after the sub-layers before "
+        "(GPT-J, 2021)",
     )
 
     @model_validator(mode="after")
@@ -70,7 +75,7 @@ class BlockSpec(Config):
         cls,
         *,
         self_attention: PartSpec,
-        feedforward: FeedForwardSpec | ChannelMixSpec | None,
+        feedforward: PartSpec | None,
         cross_attention: AttentionSpec | None = None,
         norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
         norm_placement: Literal["post", "pre", "none"] = "post",
@@ -94,19 +99,28 @@ class BlockSpec(Config):
             parts["cross_attention"] = cross_attention.model_copy(update={"over": "memory"})
         if feedforward is not None:
             parts[feedforward.kind] = feedforward  # a sub-layer is named after the kind of its part
-        return cls(
-            sublayers=tuple(
-                SubLayerSpec(
-                    name=name,
-                    part=part,
-                    norm=norm,
-                    norm_placement=_PLACEMENTS[norm_placement],
-                    dropout=dropout,
-                    residual=residual,
-                )
-                for name, part in parts.items()
-            )
+        return cls.of_parts(
+            parts, norm=norm, norm_placement=norm_placement, dropout=dropout, residual=residual
         )
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Mapping[str, PartSpec],
+        *,
+        norm_placement: Literal["pre", "post", "none"] = "post",
+        **common: Any,
+    ) -> Self:
+        """Build a block of sub-layers that differ in their parts only.
+
+        Args:
+            parts: part of each sub-layer by its name, in their order.
+            norm_placement: place of the norms: post (2017), pre or none.
+            **common: other settings of `SubLayerSpec`, for all of them.
+        """
+        common["norm_placement"] = _PLACEMENTS[norm_placement]
+        named = ({"name": name, "part": part} for name, part in parts.items())
+        return cls(sublayers=tuple(SubLayerSpec(**each, **common) for each in named))
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -343,6 +357,12 @@ class StackSpec(Config):
         """Most tokens of a text that every mixer can read; None without a limit."""
         lengths = (part.longest_text for part in self.mixers())
         return min((length for length in lengths if length is not None), default=None)
+
+    @property
+    def exact_text(self) -> int | None:
+        """The only number of tokens of a text, special ones not counted; None for any."""
+        lengths = (getattr(part, "exact_text", None) for part in self.mixers())
+        return next((length for length in lengths if length is not None), None)
 
     def with_block(self, block: BlockSpec) -> Self:
         """Return a copy in which every layer is this block."""

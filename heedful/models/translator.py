@@ -15,7 +15,7 @@ from heedful.models.block import BlockState
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.attention.kernels.request import soft_cap
-from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.embeddings import InputEmbedding, TokenEmbedding, in_rows, source_embedding
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 
@@ -62,7 +62,7 @@ class Translator(nn.Module):
         self.source_embedding = (
             self.target_embedding
             if spec.share_embeddings in ("all", "inputs")
-            else TokenEmbedding(spec.source_vocabulary, spec.width)
+            else source_embedding(spec.source_vocabulary, spec.width, spec.embedding.row_size)
         )
         self.output_projection = (
             TokenEmbedding(spec.target_vocabulary, spec.width)
@@ -114,6 +114,9 @@ class Translator(nn.Module):
         Raises:
             ModelError: when there are segments that a mixer does not support.
         """
+        if self.spec.embedding.row_size:
+            row_size = self.spec.embedding.row_size
+            source, source_positions = in_rows(source, source_positions, row_size)
         x = self.source_input(source, source_positions, self.source_embedding)
         context = Context(Positions.of_self(source_positions, segments), capture=capture)
         states = self.encoder(x, context)
@@ -166,7 +169,7 @@ class Translator(nn.Module):
         # A single call for training: wrappers such as DistributedDataParallel know only `forward`.
         memory = self.encode(source, source_positions, capture, source_segments)
         segments = (target_segments, source_segments)
-        positions = Positions(target_positions, source_positions, *segments)
+        positions = Positions(target_positions, memory.positions, *segments)
         return self._decode(self.decoder.read(memory), positions, target, capture)
 
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
@@ -253,9 +256,14 @@ class Translator(nn.Module):
             [N', B, H, T, S] float32; zero where either side is padding.
 
         Raises:
-            ModelError: when the decoder does not attend to its source.
+            ModelError: when the decoder does not attend to its source, or to rows of it.
         """
         attention = self.decoder.memory_attention()
+        if self.spec.embedding.row_size:
+            raise ModelError(
+                "This model attends to rows of its source, and not to single tokens",
+                remedy="Leave out alignments and coverage",
+            )
         if not attention:
             raise ModelError(
                 "This model has no attention to its source, of which it keeps one vector",

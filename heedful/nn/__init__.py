@@ -62,6 +62,7 @@ _NAMES = {
     "mixer": "Context build_part",
     "mixer_spec": "AverageAttentionSpec LinearAttentionSpec MambaSpec RWKVSpec S4DSpec SSRUSpec",
     "norms": "RMSNorm",
+    "pair_mixer_spec": "TriangleAttentionSpec TriangleMultiplicationSpec",
     "positions": "LearnedPositions Positions Rotary SinusoidalPositions",
     "spec": "AttentionSpec FeedForwardSpec NormSpec RotarySpec",
 }

@@ -51,6 +51,63 @@ class TokenEmbedding(nn.Module):
         return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
 
 
+class RowProjection(nn.Module):
+    """A linear map of rows of numbers, such as the levels of a moment's frequencies, to vectors.
+
+    As of a ViT's patch (Dosovitskiy 2021), with ids as numbers: what is learned of one level holds
+    for its neighbours, which a table of vectors by id would have to learn one by one.
+
+    Args:
+        vocabulary: size V of the vocabulary, whose ids become numbers from −1 to 1.
+        width: model width D.
+        row_size: tokens R of a row.
+    """
+
+    def __init__(self, vocabulary: int, width: int, row_size: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        # Like an embedding table: sums of R products have about the variance of a token's vector.
+        # No linear layer: like a table it stays in full precision where layers are packed.
+        weight = nn.init.normal_(torch.empty(width, row_size), std=(row_size * width) ** -0.5)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the vectors [B, N, D] of rows [B, N, R] int64, in which −1 is padding."""
+        numbers = rows.to(self.weight.dtype) * (2 / (self.vocabulary - 1)) - 1
+        return F.linear(numbers.where(rows >= 0, 0), self.weight, self.bias)
+
+
+def in_rows(ids: Tensor, positions: Tensor, row_size: int) -> tuple[Tensor, Tensor]:
+    """Cut sequences into rows of tokens; the last row of each may be shorter.
+
+    Args:
+        ids: [B, L] int64.
+        positions: [B, L] int64, counted from 0 on; −1 is padding on the right.
+        row_size: tokens R of a row.
+
+    Returns:
+        Rows [B, N, R] int64, −1 at padding, and their positions [B, N]; −1 is a row of padding.
+    """
+    left = -ids.shape[1] % row_size
+    positions = F.pad(positions, (0, left), value=-1)
+    rows = F.pad(ids, (0, left)).where(positions >= 0, -1)
+    return rows.unflatten(1, (-1, row_size)), row_positions(positions, row_size)
+
+
+def row_positions(positions: Tensor, row_size: int) -> Tensor:
+    """Return the position [B, N] of each row of tokens, from those of its tokens [B, L]."""
+    return positions[:, ::row_size].div(row_size, rounding_mode="floor")  # −1 stays −1
+
+
+def source_embedding(
+    vocabulary: int, width: int, row_size: int | None
+) -> TokenEmbedding | RowProjection:
+    """Return the vectors of an encoder's tokens, alone at their positions or in rows."""
+    if row_size is None:
+        return TokenEmbedding(vocabulary, width)
+    return RowProjection(vocabulary, width, row_size)
+
+
 class InputEmbedding(nn.Module):
     """Embedding of ids: table, scale, segments, positions, norm, dropout.
 
@@ -79,15 +136,15 @@ class InputEmbedding(nn.Module):
         self,
         ids: Tensor,
         positions: Tensor,
-        table: TokenEmbedding,
+        table: TokenEmbedding | RowProjection,
         segments: Tensor | None = None,
     ) -> Tensor:
         """Embed ids [B, L] at positions [B, L] (−1: padding) as vectors [B, L, D].
 
         Args:
-            ids: int64.
+            ids: int64; rows of tokens [B, L, R] for a projection of rows.
             positions: int64.
-            table: table of the vocabulary.
+            table: table of the vocabulary, or projection of rows.
             segments: [B, L] int64, kinds of segment; all of the first kind if None.
 
         Raises:
@@ -101,7 +158,11 @@ class InputEmbedding(nn.Module):
         return dropped
 
     def embed(
-        self, ids: Tensor, positions: Tensor, table: TokenEmbedding, segments: Tensor | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: TokenEmbedding | RowProjection,
+        segments: Tensor | None,
     ) -> Tensor:
         """Return the sum of token, segment and position vectors, before norm and dropout."""
         x: Tensor = table(ids)

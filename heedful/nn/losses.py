@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of an output projection, and R-Drop's divergence of two passes."""
+"""Cross-entropies: label-smoothed, of two passes (R-Drop), and of images with texts (CLIP)."""
 
 from __future__ import annotations
 
@@ -99,3 +99,34 @@ def _sums(log_probs: Tensor, targets: Tensor, smoothing: float) -> LossSums:
     loss = (1.0 - smoothing) * nll + smoothing * uniform
     # Detached: sums of reported values would keep the graph of every update alive.
     return LossSums(loss, nll.detach(), nll.new_zeros(()))
+
+
+def contrastive_loss(scores: Tensor, numbers: Tensor, label_smoothing: float = 0.0) -> LossSums:
+    """Sum the loss of finding the text of each image and the image of each text (Radford 2021).
+
+    Pairs of equal texts are right for each other's images: a row's targets share its weight evenly
+    (Yang 2022). Where all texts differ this is CLIP's loss; and also where equal texts have equal
+    scores, as they do without dropout.
+
+    Args:
+        scores: [B, B] scaled cosines of images and texts.
+        numbers: [B] int64, equal for pairs whose texts are equal.
+        label_smoothing: share of the targets spread over all pairs.
+
+    Returns:
+        The mean over both directions, summed over pairs.
+    """
+    scores = scores.float()
+    same = (numbers[:, None] == numbers[None]).float()
+    # Symmetric, as the rows of equal texts are equal: these are the targets of both directions.
+    targets = same / same.sum(1, keepdim=True)
+
+    def both(scores: Tensor, smoothing: float) -> Tensor:
+        sums = [
+            F.cross_entropy(each, targets, reduction="sum", label_smoothing=smoothing)
+            for each in (scores, scores.T)
+        ]
+        return (sums[0] + sums[1]) / 2
+
+    nll = both(scores.detach(), 0.0)
+    return LossSums(both(scores, label_smoothing), nll, torch.zeros_like(nll))

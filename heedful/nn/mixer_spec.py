@@ -169,9 +169,7 @@ class LinformerSpec(CommonHeadsSpec):
     label = "Linformer"
     kind: Literal["linformer"] = "linformer"
     causal: Literal[False] = False
-    rank: PositiveInt = Field(
-        128, description="projected length of keys and values (k in the paper)"
-    )
+    rank: PositiveInt = Field(128, description="projected length of keys and values (k)")
     length: PositiveInt = Field(512, description="maximum length in tokens")
     sharing: Literal["none", "heads", "key_value"] = Field(
         "heads",
@@ -354,11 +352,7 @@ class RecurrentSpec(CommonPartSpec):
         return f"a recurrent layer of direction {self.direction} reads tokens not written yet"
 
     def check_width(self, width: int) -> None:
-        """Refuse two directions that do not share the model width evenly.
-
-        Raises:
-            ValueError: when the model width cannot be divided so.
-        """
+        """Refuse two directions that do not share the model width evenly, with a ValueError."""
         if self.direction == "both" and width % 2:
             raise ValueError(f"width {width} is odd; two directions have half of it each")
 
@@ -367,20 +361,31 @@ class ConvolutionSpec(CommonPartSpec):
     """A convolution over neighbouring tokens with gated linear units (Dauphin 2017)."""
 
     module = "heedful.nn.mixers.convolution:Convolution"
+    module_with = (("columns", "heedful.nn.mixers.convolution_2d:Convolution2d"),)
     label = "Gated convolution"
     section = "convolution"
     dropout_option = "dropout"
     kind: Literal["convolution"] = "convolution"
-    kernel_width: PositiveInt = Field(3, description="number of tokens that an output depends on")
+    kernel_width: PositiveInt = Field(3, description="tokens of a kernel, or side of a square one")
     causal: bool = Field(False, description="hide later tokens")
     dropout: Probability = Field(0.0, description="dropout probability of the input")
+    columns: PositiveInt | None = Field(None, description="columns of an image, for square kernels")
+    first: Annotated[int, Field(ge=0)] = Field(0, description="position of its top left token")
 
     @model_validator(mode="after")
-    def _has_a_middle(self) -> Self:
-        if not self.causal and self.kernel_width % 2 == 0:
+    def _kernel_fits(self) -> Self:
+        width, columns = self.kernel_width, self.columns
+        if columns is None and self.first:
+            raise ValueError("first is the beginning of an image: it needs columns")
+        if columns is not None and not self.causal:
+            raise ValueError("columns is for models without an encoder, which hide later tokens")
+        # A wider kernel would see the same columns twice.
+        if columns is not None and width // 2 >= columns:
+            raise ValueError(f"kernel_width {width} reaches past a row of {columns} columns")
+        if width % 2 == 0 and (columns is not None or not self.causal):
             raise ValueError(
-                f"kernel_width {self.kernel_width} has no middle, where the token itself stands: "
-                "use an odd one, or causal = true"
+                f"kernel_width {width} has no middle, where the token itself stands: use an odd "
+                "one, or causal = true without columns"
             )
         return self
 
@@ -489,10 +494,6 @@ class RecurrentDecoderSpec(CommonPartSpec):
         return self
 
     def check_width(self, width: int) -> None:
-        """Refuse an odd model width for a summary of two directions.
-
-        Raises:
-            ValueError: when the model width cannot be divided so.
-        """
+        """Refuse an odd model width for a summary of two directions, with a ValueError."""
         if self.summary == "both" and width % 2:
             raise ValueError(f"width {width} is odd; two directions have half of it each")

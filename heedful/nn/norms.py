@@ -45,7 +45,7 @@ def build_norm(spec: NormSpec, width: int) -> nn.Module:
     """Build the norm that a spec describes, over a last dimension of `width`."""
     if spec.kind == "rms":
         return RMSNorm(width, spec.epsilon, unit_offset=spec.unit_offset)
-    return nn.LayerNorm(width, eps=spec.epsilon)
+    return nn.LayerNorm(width, eps=spec.epsilon, bias=spec.bias)
 
 
 def is_rms(norm: nn.Module | None) -> TypeGuard[RMSNorm]:

@@ -6,12 +6,14 @@ n = (h/p)·(w/p) patches in reading order, D model width.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import DataError
 from heedful.nn.feedforward import linear
-from heedful.nn.spec import PixelSpec
+from heedful.nn.pixel_spec import PixelSpec
 
 
 def cut(images: Tensor, patch_size: int) -> Tensor:
@@ -30,6 +32,23 @@ def cut(images: Tensor, patch_size: int) -> Tensor:
     # [B, h/p, w/p, C, p, p]: a patch in the order of Conv2d's kernel [D, C, p, p], so that weights
     # of published models load by a reshape.
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def joined(patches: Tensor, patch_size: int, channels: int) -> Tensor:
+    """Put the square patches of square images together again; the inverse of `cut`.
+
+    Args:
+        patches: [B, n, C·p·p], in the order of `cut`.
+        patch_size: p.
+        channels: C.
+
+    Returns:
+        [B, C, h, w] with h = w = p · √n.
+    """
+    side = math.isqrt(patches.shape[1])
+    grid = patches.reshape(-1, side, side, channels, patch_size, patch_size)
+    # [B, C, h/p, p, w/p, p]
+    return grid.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
 class PatchEmbedding(nn.Module):
@@ -55,15 +74,30 @@ class PatchEmbedding(nn.Module):
         Raises:
             DataError: when the images have another size or number of channels.
         """
-        expected = (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise DataError(
-                f"The images are {_sizes(images.shape[1:])}; the model takes {_sizes(expected)} "
-                "(channels × height × width)",
-                remedy="Scale or crop the images, or use the model's `at_size` for another size",
-            )
+        check_images(images, self.channels, self.image_size)
         vectors: Tensor = self.projection(cut(images, self.patch_size))
         return vectors
+
+
+def check_images(images: Tensor, channels: int, side: int) -> None:
+    """Refuse images of another size or number of channels than a model reads.
+
+    Args:
+        images: [B, C, h, w].
+        channels: C that the model reads.
+        side: height and width that it reads.
+
+    Raises:
+        DataError: when they differ.
+    """
+    expected = (channels, side, side)
+    if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        raise DataError(
+            f"The images are {_sizes(images.shape[1:])}; the model takes {_sizes(expected)} "
+            "(channels × height × width)",
+            remedy="Scale or crop the images, or use the `at_size` of a vision Transformer for "
+            "another size",
+        )
 
 
 def stretched(table: Tensor, old: int, new: int) -> Tensor:
@@ -107,3 +141,13 @@ def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
     )
     # The first multiplication makes a new tensor, so the steps in place do not change the caller's.
     return pixels.float().mul(spec.rescale).sub_(mean).div_(std)
+
+
+def denormalized(images: Tensor, spec: PixelSpec) -> Tensor:
+    """Return normalised images [B, C, h, w] as bytes, 0 to 255, the nearest that there are."""
+    mean, std = (
+        torch.tensor(values, device=images.device)[:, None, None]
+        for values in (spec.mean, spec.std)
+    )
+    values = images.float().mul(std).add_(mean).div_(spec.rescale)
+    return values.round_().clamp_(0, 255).to(torch.uint8)

@@ -20,7 +20,6 @@ from heedful.config import (
     PositionScheme,
     PositiveInt,
     Probability,
-    Resampling,
     open_class,
     open_union,
 )
@@ -94,6 +93,11 @@ class RelativeKeysSpec(CommonBiasSpec):
     module = f"{_BIASES}:RelativeKeys"
     kind: Literal["relative_keys"] = "relative_keys"
     max_distance: PositiveInt = 16
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, with keys up to the distance that a shape names."""
+        return cls(max_distance=shape.relative_distance)
 
 
 class TransformerXLSpec(CommonBiasSpec):
@@ -199,9 +203,8 @@ class RotarySpec(Config):
             # Slow pairs, which never completed a turn in training, are interpolated; fast ones
             # tell neighbours apart and stay (Peng 2023, section 3.2).
             ramp = self._yarn_ramp(width) if self.scaling == "yarn" else self._turns_ramp(plain)
-            return tuple(
-                f / factor * share + f * (1 - share) for f, share in zip(plain, ramp, strict=True)
-            )
+            pairs = zip(plain, ramp, strict=True)
+            return tuple(f / factor * share + f * (1 - share) for f, share in pairs)
         return tuple(plain)
 
     def attention_factor(self) -> float:
@@ -262,8 +265,9 @@ class PositionSpec(Config):
         return self
 
 
-# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2.
-NormPlacement = Literal["before", "after", "both", "none"]
+# Before the part in GPT-2 (Xiong 2020), after the sum in Vaswani 2017, on both sides in Gemma 2, on
+# the part's output alone in OLMo 2.
+NormPlacement = Literal["before", "after", "both", "output", "none"]
 
 
 class NormSpec(Config):
@@ -272,6 +276,7 @@ class NormSpec(Config):
     kind: Literal["layer", "rms"] = "layer"
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-5, description="term added to the variance")
     unit_offset: bool = Field(False, description="multiply by 1 + weight (rms; Gemma)")
+    bias: bool = Field(True, description="bias vector (layer); an rms norm has none")
 
     @model_validator(mode="after")
     def _only_rms_has_an_offset(self) -> Self:
@@ -354,7 +359,11 @@ class AttentionSpec(CommonPartSpec):
     )
     softcap: Annotated[float, Field(gt=0)] | None = Field(None, description="cap on scores (Gemma)")
     query_key_norm: NormSpec | None = Field(
-        None, description="norm of each head's queries and keys before the rotation; none if unset"
+        None, description="norm of queries and keys before the rotation; none if unset"
+    )
+    query_key_norm_over: Literal["head", "all_heads"] = Field(
+        "head",
+        description="numbers normed together: each head's (Qwen 3), or all (OLMo 2)",
     )
     dropout: Probability = Field(0.0, description="dropout probability of attention weights")
     mask: Mask = Everything()
@@ -380,15 +389,15 @@ class AttentionSpec(CommonPartSpec):
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
         kept = self.kept_heads
-        if kept is not None and (
-            list(kept) != sorted(set(kept)) or any(head >= self.num_heads for head in kept)
-        ):
+        if kept is not None and list(kept) != sorted(set(kept) & set(range(self.num_heads))):
             raise ValueError(f"kept_heads are not ascending numbers below {self.num_heads}")
         if self.over == "memory" and (self.relative_values or self.global_tokens):
             raise ValueError(
                 "relative_values and global_tokens are of attention over the input: positions of "
                 "two texts have no distance"
             )
+        if kept is not None and self.query_key_norm_over == "all_heads":
+            raise ValueError("a norm over all heads would see fewer numbers without some of them")
         if self.global_tokens and kept is not None:
             raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
@@ -413,12 +422,10 @@ class AttentionSpec(CommonPartSpec):
             from heedful.nn.mask_text import parse_mask  # imported on use: few have one
 
             mask = parse_mask(shape.mask, where="model.mask")
-        if causal:
-            mask = Causal() & mask
         bias = bias_of_shape(shape, causal)
         return cls.with_heads_of_shape(shape).model_copy(
             update={
-                "mask": mask,
+                "mask": Causal() & mask if causal else mask,
                 "rotary": RotarySpec.of_shape(shape),
                 "position_bias": None if bias is None or bias.is_shared else bias,
                 "relative_values": shape.relative_values,
@@ -484,17 +491,9 @@ class EmbeddingSpec(Config):
     num_segments: PositiveInt | None = Field(
         None, description="number of segment embeddings (Devlin 2019); none if unset"
     )
+    row_size: PositiveInt | None = Field(
+        None, description="tokens that an encoder reads at a position, as numbers; ids if unset"
+    )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
-
-
-class PixelSpec(Config):
-    """Preprocessing of pixels, 0 to 255: resized, times `rescale`, normalised by channel."""
-
-    resample: Resampling | None = Field(
-        None, description="resampling filter for images of other sizes; they are refused if unset"
-    )
-    rescale: Annotated[float, Field(gt=0)] = Field(1 / 255, description="factor on pixels")
-    mean: tuple[float, ...] = Field(description="mean of each channel after rescale")
-    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="deviation of each channel")

@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Any
 from heedful.device import RunningPrecision, standard_tensors
 from heedful.errors import ModelError, is_of_torch
 from heedful.interop.model_loading import load_any
+from heedful.models.model_spec import MODEL_KINDS, ModelSpec
 from heedful.pipelines.read_once import ReadOnce
 
 if TYPE_CHECKING:
     from heedful.models.checkpoint import ReadModel
-    from heedful.models.model_spec import ModelSpec
     from heedful.text.tokenizer_pair import TokenizerPair
 
-_PIPELINES = {
-    "translator": "heedful.pipelines.translation:TranslationPipeline",
-    "causal_lm": "heedful.pipelines.text_generation:GenerationPipeline",
-    "encoder": "heedful.pipelines.text_encoding:EncoderPipeline",
+_RECORDS = {  # uses, and no kinds of model
     "records": "heedful.pipelines.record_answers:RecordPipeline",
-    "vision": "heedful.pipelines.image_classification:ImagePipeline",
+    "ctc": "heedful.pipelines.ctc_answers:CTCPipeline",
 }
-"""Class of each kind of model, or of its use, imported when one is loaded."""
 
 
 @standard_tensors()
@@ -49,7 +45,7 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline` or `ImagePipeline`.
+        `EncoderPipeline`, `ImagePipeline`, `TwoTowersPipeline` or `DrawingPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
@@ -68,7 +64,7 @@ def load_pipeline(
             raise
         # Without PyTorch only translators are loaded; models of other kinds are refused there.
         return loaded_as("translator", path, device=device, precision=precision, **options)
-    kind = "records" if answers_records(once.spec, once.tokenizers) else once.spec.kind
+    kind = record_use(once.spec, once.tokenizers) or once.spec.kind
     if options and kind != "translator":
         raise ModelError(
             f"Only translators have the option {' and '.join(options)}; its kind is {kind!r}",
@@ -82,7 +78,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
     """Return the pipeline of one kind of model, loaded already or from a directory or name.
 
     Args:
-        kind: kind of the model, such as `encoder`.
+        kind: kind of the model, such as `encoder`, or a result of `record_use`.
         model: pipeline, directory or name.
         **options: arguments of the pipeline's `load`.
 
@@ -90,7 +86,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
         ModelError: when the model is of another kind, or there is none.
         ConfigError: when the device or precision is not available.
     """
-    wanted = resolve_name(_PIPELINES[kind])
+    wanted = resolve_name(_RECORDS[kind] if kind in _RECORDS else MODEL_KINDS[kind].pipeline)
     if isinstance(model, str | Path | list | tuple):
         return wanted.load(model, **{"read": load_any, **options})
     if not isinstance(model, wanted):
@@ -102,30 +98,41 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
     return model
 
 
-def load_generator(path: str | Path, *, read: ReadModel = load_any, **options: Any) -> Any:
-    """Load a language model, or an encoder-decoder that completes records.
+def load_generator(
+    path: str | Path, *, rotary: tuple[Any, ...] = (None, None, None), **options: Any
+) -> Any:
+    """Load a language model, a model that completes records by an encoder, or a denoiser.
 
     Args:
         path: a model directory or a run directory (its best model).
-        read: reader of a model directory.
+        rotary: arguments of `stretching_reader`.
         **options: `device` and `precision` of the pipeline's `load`.
 
     Returns:
-        A `GenerationPipeline`, or a `RecordPipeline`, which is one.
+        A `GenerationPipeline`, a `RecordPipeline`, which is one, or a `DrawingPipeline`.
 
     Raises:
         ModelError: when there is no model, or one that continues nothing.
         ConfigError: when the device or precision is not available.
     """
-    once = ReadOnce(Path(path), read)
+    from heedful.models.rotary_override import stretching_reader  # translators load without PyTorch
+
+    once = ReadOnce(Path(path), stretching_reader(load_any, *rotary))
     # A translator of texts is refused by the pipeline of language models, which names the task.
-    kind = "records" if answers_records(once.spec, once.tokenizers) else "causal_lm"
+    kind = record_use(once.spec, once.tokenizers) or "causal_lm"
+    if once.spec.reads == "captions":
+        kind = "denoiser"
     return loaded_as(kind, path, read=once, **options)
 
 
-def answers_records(spec: ModelSpec, tokenizers: TokenizerPair | None) -> bool:
-    """Return True for an encoder-decoder of records."""
+def record_use(spec: ModelSpec, tokenizers: TokenizerPair | None) -> str | None:
+    """Return `records` for an encoder-decoder of records, `ctc` for an encoder that answers them.
+
+    Other models have none.
+    """
     from heedful.text.field_tokenizer import FieldTokenizer  # few models have fields
 
     target = None if tokenizers is None else tokenizers.target
-    return spec.reads == "pairs" and isinstance(target, FieldTokenizer)
+    if not isinstance(target, FieldTokenizer):
+        return None
+    return "records" if spec.reads == "pairs" else "ctc" if spec.kind == "encoder" else None

@@ -310,14 +310,6 @@ def _read_in_threads(
         sys.setswitchinterval(interval)
 
 
-_KINDS = {
-    "translator": "translator",
-    "causal_lm": "language model",
-    "encoder": "encoder of text",
-    "vision": "encoder of images",
-}
-
-
 class Shown:
     """Base of all pipelines, which show what they hold and what they do.
 
@@ -331,7 +323,9 @@ class Shown:
 
     def facts(self) -> dict[str, str]:
         """Return what there is to know at a glance, by name."""
-        from heedful.models.build import build_on_meta  # 20 ms, only where somebody looks
+        # 20 ms, only where somebody looks
+        from heedful.models.build import build_on_meta
+        from heedful.models.model_spec import MODEL_KINDS
 
         own: Any = self
         # Nothing is computed or made anew, and no changed model refused, by looking.
@@ -342,7 +336,7 @@ class Shown:
         precision = own.precision
         return {
             "model": self.name or "in memory",
-            "kind": _KINDS[spec.kind],
+            "kind": MODEL_KINDS[spec.kind].noun,
             "parameters": f"{size:,}",
             "width": str(spec.width),
             "layers": ", ".join(f"{len(s.blocks)} {name}" for name, s in spec.stacks().items()),

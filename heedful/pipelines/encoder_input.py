@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import DataError
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.predictions import Answer, best_span, cut, first_tokens
@@ -87,6 +87,31 @@ def check_length(spec: EncoderSpec, item: EncoderInput, where: str) -> None:
             where=where,
             remedy="Give shorter pieces of the text",
         )
+
+
+def check_pairs(exact: int | None, count: int, where: str) -> None:
+    """Refuse a text that is not the pairs of a chain, for a model that reads nothing else.
+
+    Args:
+        exact: number of pairs that the model reads; None for a model that reads any text.
+        count: number of tokens of the text, special ones not counted.
+        where: name of the text in errors.
+
+    Raises:
+        DataError: when there are more or fewer tokens than pairs.
+    """
+    if exact in (None, count):
+        return
+    side = math.isqrt(exact)
+    others = math.isqrt(count)
+    fits = f", or a model with model.evoformer.side = {others}" if others**2 == count else ""
+    raise DataError(
+        f"The model reads the {exact} pairs of a chain of {side} residues, and the text has "
+        f"{count} tokens",
+        where=where,
+        remedy=f"Give a word for each pair, row by row{fits}; a word that the tokenizer cuts into "
+        "several tokens counts as several",
+    )
 
 
 @dataclass(frozen=True)

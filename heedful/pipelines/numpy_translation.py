@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -163,7 +163,8 @@ class NumpyTranslationPipeline:
             raise Unsupported
         directory = find_model_directory(path)
         facts = read_facts(directory)
-        spec, int8 = facts.spec, precision == "int8"
+        int8 = precision == "int8"
+        spec: Any = facts.spec
         if spec.kind != "translator" or not _have_threads() or kernels() is None:
             raise Unsupported
         if int8 and not has_int8_kernels():

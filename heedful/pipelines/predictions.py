@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heedful.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -29,6 +31,28 @@ class Label:
 
     label: str
     probability: float
+
+
+def ranked(logits: Tensor, names: Sequence[str], top: int | None) -> list[list[Label]]:
+    """Return the labels of each row of logits [B, labels], the most probable first.
+
+    Args:
+        logits: logits of the labels.
+        names: names of the labels.
+        top: number of labels for each row; all if unset.
+
+    Raises:
+        ConfigError: when `top` is below 1.
+    """
+    if top is not None and top < 1:
+        raise ConfigError("At least 1 must be asked for", where=f"top = {top}")
+    # A stable sort: classes of equal probability have the same order on every device.
+    best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
+    return [
+        [Label(names[n], value) for n, value in zip(numbers, values, strict=True)]
+        for numbers, values in pairs
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Unpack
+from typing import Any, ClassVar, Generic, NamedTuple, Unpack
 
 from torch import Tensor
 
@@ -88,7 +88,8 @@ class RecordPipeline(GenerationPipeline):
         **options: `precision` of `GenerationPipeline`.
     """
 
-    kind = Translator
+    kind: ClassVar[type[Any]] = Translator
+    answers = True
     verbs = ("generate",)  # records are no streams
     refusal = "This model answers no records"
     remedy = "Give a model that was trained with --task tokens and --tokens.source"
@@ -135,7 +136,10 @@ class RecordPipeline(GenerationPipeline):
             if getattr(resolved, name):
                 raise ConfigError("A record is written to its end by its fields", where=name)
         check_width([self.spec], resolved)
-        usual, table = self.written.longest or self.spec.max_length, self.spec.num_positions
+        row_size = self.spec.embedding.row_size or 1
+        # A source of rows is longer in tokens than in positions, to which an answer is compared.
+        usual = self.written.longest or self.spec.max_length // row_size
+        table = self.spec.num_positions
         asked = [
             self.asked(prompt, f"record {number}", partial=True)
             for number, prompt in enumerate(prompts, start=1)

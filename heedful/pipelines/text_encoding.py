@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.interop.sentence_pooling import pooling_of
 from heedful.models.encoder import EncoderModel, first_states
-from heedful.models.model_spec import HeadSpec
+from heedful.models.encoder_spec import HeadSpec
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
@@ -25,6 +25,7 @@ from heedful.pipelines.encoder_input import (
     FramedWindow,
     WindowAnswer,
     check_length,
+    check_pairs,
     choose,
     encode,
     frame,
@@ -234,6 +235,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         for number, row in enumerate(words):
             if row:
                 ids, first_tokens[number] = word_tokens(self.tokenizer, row)
+                check_pairs(self.spec.encoder.exact_text, len(ids), _line(number, options))
                 parts |= self._parts(number, ids, options)
         names = self.labels("token")
         results = [[TokenLabel(word, None, None) for word in row] for row in words]

@@ -396,6 +396,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
 
     kind: ClassVar[type[Any]] = CausalLM
     verbs: ClassVar[tuple[str, ...]] = ("generate", "stream")
+    answers: ClassVar[bool] = False  # true for models of records that an encoder reads
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 

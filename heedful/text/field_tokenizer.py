@@ -179,8 +179,8 @@ class FieldTokenizer(TextTokenizer):
             raise self._wrong(
                 f"The field {field.name!r} holds whole numbers of one shape, not {_short(value)}"
             )
-        # A flat list has the values of an array in row-major order; a beginning may end in a row,
-        # or have fewer of them.
+        # A flat list has the values of an array in row-major order. A beginning may end in a row,
+        # or have the first rows as they are.
         fits = array.ndim < 2 or (
             array.shape[1:] == field.shape[1:]
             and (field.shape[0] in (0, len(array)) or (partial and len(array) < field.shape[0]))
@@ -306,6 +306,11 @@ class FieldTokenizer(TextTokenizer):
         left = longest - 2 - sum(field.count or 0 for field in known)
         rows = last.shape[0] or max(1, -(-left // last.step))
         return ((1,), *(field.shape for field in known), (rows, *last.shape[1:]), (1,))
+
+    @property
+    def row_size(self) -> int:
+        """Number of values of a row of the first field, such as a moment of a sound."""
+        return self.fields[0].step
 
     @functools.cached_property
     def learned(self) -> npt.NDArray[np.bool_]:

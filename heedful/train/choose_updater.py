@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.device import Precision
 from heedful.engines.inference.cuda_graphs import record_on_gpu
 from heedful.events import Events
+from heedful.nn.batch_norm import has_batch_norm
 from heedful.train.graphed_update import GraphedUpdater, Replay
 from heedful.train.objective import adds_penalties
 from heedful.train.optimizers import build_optimizer
@@ -73,6 +74,9 @@ def is_recordable(distribution: Distribution, settings: RunSettings, precision: 
         return False
     # Balance losses of experts route tokens by value, so their shapes differ from batch to batch.
     if not getattr(distribution.objective, "can_be_static", False) or adds_penalties(model):
+        return False
+    # Recording a graph passes a batch several times, each of which would count.
+    if has_batch_norm(model):
         return False
     # Checkpointing saves and restores random states, which a recording cannot do.
     if settings.checkpointing != "none":

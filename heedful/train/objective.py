@@ -24,10 +24,12 @@ from heedful.data.batches import (
     WindowBatch,
     tensors_of,
 )
+from heedful.data.captioned_images import CaptionBatch
 from heedful.engines.training.chunked_loss import ChunkedLosses
 from heedful.models.segment_memory import SegmentMemory
 from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
+from heedful.nn.losses import contrastive_loss
 from heedful.nn.moe import PENALTIES, penalty
 from heedful.train.run_settings import ObjectiveSettings
 from heedful.train.static_shapes import OutputProjection, real_places
@@ -247,6 +249,36 @@ class MaskedObjective:
         return _token_loss(model, features, targets, count, smoothing, capture, context, output)
 
 
+@dataclass(frozen=True)
+class CTCObjective:
+    """Negative log-likelihood of labels, summed over their alignments to frames (Graves 2006).
+
+    An alignment gives each frame a label or the blank; a label may last for several frames.
+    """
+
+    def loss(self, model: Any, batch: PairBatch, context: LossContext) -> LossSum:
+        """Return the summed loss; `tokens` counts the labels, an end among them.
+
+        Args:
+            model: encoder with a CTC head.
+            batch: tokens that the encoder reads, and the labels of each row.
+            context: circumstances, of which none matters.
+        """
+        capture = penalties_of(model)
+        states = model(batch.source, batch.source_positions, None, capture=capture)
+        scores, frames = model.ctc_scores(states, batch.source_positions)
+        real = batch.targets != NO_TARGET
+        loss = F.ctc_loss(
+            scores.transpose(0, 1),
+            batch.targets[real],
+            frames,
+            real.sum(1),
+            reduction="sum",
+        )
+        count = batch.target_tokens
+        return LossSum(loss + count * penalty_of(capture), count, {"nll": loss.detach()})
+
+
 PenaltyCapture = Capture | None
 """Capture of the layers' penalties in a pass; see `penalties_of`."""
 
@@ -277,6 +309,27 @@ class LabelObjective:
         nll = F.cross_entropy(logits.detach(), batch.targets, reduction="sum")
         count = batch.target_tokens
         return LossSum(loss + count * penalty_of(capture), count, {"nll": nll})
+
+
+@dataclass(frozen=True)
+class ContrastObjective:
+    """Contrastive loss of the pairs of a batch, each of which is compared with all others.
+
+    Args:
+        label_smoothing: share of smoothing in training; evaluation uses none.
+    """
+
+    label_smoothing: float
+
+    def loss(self, model: Any, batch: CaptionBatch, context: LossContext) -> LossSum:
+        """Return the loss summed over the batch's pairs."""
+        captures = penalties_of(model), penalties_of(model)
+        scores = model(batch.images, batch.ids, batch.positions, *captures)
+        smoothing = self.label_smoothing if model.training else 0.0
+        sums = contrastive_loss(scores, batch.targets, smoothing)
+        count = batch.target_tokens
+        loss = sums.loss + count * (penalty_of(captures[0]) + penalty_of(captures[1]))
+        return LossSum(loss, count, {"nll": sums.nll})
 
 
 def segments_of(batch: PairBatch) -> dict[str, Tensor]:

@@ -75,6 +75,11 @@ class ObjectiveSettings(Config):
         description="number of sentinel tokens of a new tokenizer for span_corruption; enough for "
         "the longest text if unset",
     )
+    commitment: NonNegative = Field(
+        0.25,
+        description="weight of the distance of a patch's vector from its code in the loss of an "
+        "autoencoder (van den Oord 2017)",
+    )
     permute_sentences: bool = Field(
         False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
     )
@@ -247,8 +252,10 @@ class RunSettings(Config):
     task: AnyTask = Field(
         "translation",
         description="training task: translation; language models (causal_lm, masked_lm, "
-        "span_corruption, denoising); classifiers of text (classify) or images (images); taggers "
-        "(tag); question answering (answer); sequences of tokens of any kind (tokens)",
+        "span_corruption, denoising); classifiers of text (classify) or images (images); images "
+        "and texts in one space (contrast); autoencoders of images (autoencode); taggers (tag); "
+        "question answering (answer); sequences of tokens of any kind (tokens); pictures for "
+        "captions (diffusion)",
     )
     init: str | None = Field(
         None,
@@ -344,7 +351,7 @@ class RunSettings(Config):
     @property
     def has_text(self) -> bool:
         """True if the examples are text and need tokenizers."""
-        return self.model_kind != "vision"
+        return self.base_task != "images"
 
     @property
     def cuts_windows(self) -> bool:
@@ -366,6 +373,8 @@ class RunSettings(Config):
         """The kind of model that the task trains."""
         if self.base_task == "tokens" and self.tokens.source:
             return "translator"
+        if self.base_task == "images" and self.images.network == "resnet":
+            return "resnet"
         return next(kind for kind, tasks in TASKS_OF_KIND.items() if self.base_task in tasks)
 
     @property

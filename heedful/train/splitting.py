@@ -5,7 +5,8 @@ divided by their number in the whole update, so the gradients of parts add up to
 A failed attempt leaves nothing behind: gradients and sums start from zero. A whole batch is seeded
 by its place in the update, a part by its place and its rows: its dropout is another draw from the
 same distribution, and the same one whenever the batch is split in the same way. Where the loss is
-not a plain sum (the balance of experts is measured over a batch), parts count as batches.
+not a plain sum (the balance of experts and batch normalisation measure a batch), parts count as
+batches.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from heedful.data.batches import numbers_in, positions_in
@@ -308,3 +310,47 @@ class Splitting:
         if self.most is None or part.examples == 1 or part.positions <= self.most:
             return [part]
         return [small for half in part.halves() for small in self._split_to_fit(half)]
+
+
+class PassBuffers:
+    """Buffers that a pass changes, such as the running statistics of batch normalisation.
+
+    Weights change when an update is made, these with every pass. A failed attempt, a cancelled or
+    skipped update and a pass that only looks put the values from before back.
+
+    Args:
+        model: model to train; most have no such buffers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = [
+            buffer
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        ]
+        self._kept: list[Tensor] = []
+
+    def keep(self) -> None:
+        """Remember the present values."""
+        self._kept = [buffer.clone() for buffer in self._buffers]
+
+    def restore(self, where: Tensor | None = None) -> None:
+        """Put the remembered values back.
+
+        Args:
+            where: [] on the device, not 0 if they are put back; always if None.
+        """
+        with torch.no_grad():
+            for buffer, kept in zip(self._buffers, self._kept, strict=True):
+                # Chosen on the device: reading the flag would wait for the update.
+                buffer.copy_(kept if where is None else torch.where(where != 0, kept, buffer))
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """A context whose passes leave the buffers as they were."""
+        self.keep()
+        try:
+            yield
+        finally:
+            self.restore()

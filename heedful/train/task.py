@@ -33,9 +33,12 @@ _MODULES = {
     "denoising": "corruption_task",
     "classify": "classification_task",
     "images": "image_task",
+    "contrast": "contrast_task",
+    "autoencode": "autoencoding_task",
     "tag": "tagging_task",
     "answer": "answering_task",
     "tokens": "token_task",
+    "diffusion": "diffusion_task",
 }
 
 

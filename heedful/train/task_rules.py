@@ -6,11 +6,25 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from heedful.config import open_names
-from heedful.data.corpus_spec import AugmentSpec, ImageSpec, RecordSpec
+from heedful.data.corpus_spec import AugmentSpec, RecordSpec
 from heedful.errors import ConfigError
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
-Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Metric = Literal[
+    "bleu",
+    "chrf",
+    "ter",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "exact_match",
+    "f1",
+    "recall",
+    "codes_used",
+    "code_perplexity",
+]
+Choice = Literal[
+    "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+]
 
 METRICS = get_args(Metric)
 AnyMetric = Annotated[Metric | str, open_names("metric", Metric)]
@@ -55,6 +69,22 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    "contrast": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["recall"], "choose_by": "recall"},
+    },
+    # A moving average of the weights draws far better than the weights themselves (Ho 2020).
+    "diffusion": {
+        **_DENOISING_DEFAULTS,
+        "data": {"max_length": 32},
+        "checkpoint": {"ema_decay": 0.999, "average": "none"},
+    },
+    "autoencode": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["codes_used", "code_perplexity"], "choose_by": "loss"},
+    },
     # `tag_metrics` adds span_f1 where the tags mark spans.
     "tag": {
         **_ENCODER_DEFAULTS,
@@ -75,9 +105,12 @@ Task = Literal[
     "denoising",
     "classify",
     "images",
+    "contrast",
+    "autoencode",
     "tag",
     "answer",
     "tokens",
+    "diffusion",
 ]
 
 TASKS = get_args(Task)
@@ -88,6 +121,9 @@ TOKEN_TASKS: tuple[Task, ...] = (
     *("translation", "causal_lm", "masked_lm", "span_corruption", "denoising", "tokens"),
 )
 """Tasks whose loss is a mean over tokens, so that it has a perplexity."""
+
+IMAGE_TASKS: tuple[Task, ...] = ("images", "contrast", "autoencode", "diffusion")
+"""Tasks that read images."""
 
 SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "protect": ("translation",),
@@ -101,11 +137,21 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "objective.sentinels": ("span_corruption",),
     "objective.permute_sentences": ("denoising",),
     "data.packed_length": ("translation",),
+    "model.evoformer": ("tag",),
     "data.stride": ("tag", "answer"),
     "data.word_column": ("tag",),
     "data.tag_column": ("tag",),
-    **dict.fromkeys([f"images.{name}" for name in ImageSpec.model_fields], ("images",)),
-    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], ("images",)),
+    **dict.fromkeys(("images.size", "images.channels", "images.patch_size"), IMAGE_TASKS),
+    # The encoder of images is a vision Transformer where there is one of texts beside it.
+    "images.pooling": ("images", "contrast"),
+    **dict.fromkeys(
+        [f"images.{name}" for name in ("network", "blocks", "stage_width", "stem_stride")],
+        ("images",),
+    ),
+    **dict.fromkeys([f"augment.{name}" for name in AugmentSpec.model_fields], IMAGE_TASKS[:3]),
+    "images.codes": ("autoencode",),
+    "images.code_width": ("autoencode",),
+    "objective.commitment": ("autoencode",),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -123,7 +169,10 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tag": ("accuracy", "span_f1"),
     "answer": ("exact_match", "f1"),
     "images": ("accuracy", "macro_f1"),
+    "contrast": ("recall",),
+    "autoencode": ("codes_used", "code_perplexity"),
     "tokens": (),
+    "diffusion": (),
 }
 """The metrics of each task, apart from its loss."""
 
@@ -149,7 +198,7 @@ def base_task(name: str) -> str:
 
 def takes_pairs(task: str) -> bool:
     """Return True if the files of a task's corpora are pairs; of images and labels if IDX."""
-    return base_task(task) in ("translation", "images")
+    return base_task(task) in ("translation", *IMAGE_TASKS)
 
 
 def check_metrics(task: str, metrics: Iterable[str]) -> None:

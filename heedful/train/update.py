@@ -28,7 +28,14 @@ from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_ba
 from heedful.train.objective import CarriedState, HandOver, LossContext, LossSum, Objective
 from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
 from heedful.train.parallel.team import Team
-from heedful.train.splitting import BatchPart, PartialSums, Splitting, derive_seed, parts_of
+from heedful.train.splitting import (
+    BatchPart,
+    PartialSums,
+    PassBuffers,
+    Splitting,
+    derive_seed,
+    parts_of,
+)
 from heedful.train.static_shapes import of_one_shape, shapes_are_static
 from heedful.train.update_result import LaunchedUpdate, UpdateResult, read_later
 
@@ -174,6 +181,7 @@ class Updater:
         self.parameters = tuple(model.parameters())
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
+        self.pass_buffers = PassBuffers(model)
         self.gradients = PartialSums(self.parameters, self.distribution.partial_sums)
         self.splitting = Splitting(self.distribution.team, alone=self.distribution.can_run_alone)
         self.engine = prepare_training(model, self.device)
@@ -228,14 +236,22 @@ class Updater:
         # The divisor is on the device, where recorded graphs and skipped steps read it.
         divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
         sums = UpdateSums(step, divisor, HandOver(carried_state or {}))
-        with self.precision.matmul(), self.interruptible():
-            if not self._compiling(step, partial(self._accumulate, parts, sums, cancelled)):
-                return None
+        self.pass_buffers.keep()
+        try:
+            with self.precision.matmul(), self.interruptible():
+                made = self._compiling(step, partial(self._accumulate, parts, sums, cancelled))
+        except BaseException:
+            self.pass_buffers.restore()  # broken off: the next attempt begins as this one did
+            raise
+        if not made:
+            self.pass_buffers.restore()
+            return None
         too_large = self.splitting.failed
         carried = sums.hand_over.last()
         if on_device is not None:
             norm = self.distribution.norm(self._gradients())
             on_device.take(torch.stack(sums.values["loss"]), norm, self.clip_norm)
+            self.pass_buffers.restore(on_device.skipped)
             return read_later(sums.values, norm, on_device, tokens, carried, too_large)
         # In float64 a few float32 numbers have the same sum in any order.
         here = [sum(torch.stack(values).tolist()) for values in sums.values.values()]
@@ -253,6 +269,7 @@ class Updater:
         def begin() -> None:
             # Called again after a memory error: nothing of the failed attempt may stay.
             self.optimizer.zero_grad(set_to_none=True)
+            self.pass_buffers.restore()
             self.gradients.begin(len(parts))
             sums.restart()
 
@@ -335,7 +352,7 @@ class Updater:
 
         self.model.train()
         try:
-            with self.precision.matmul():
+            with self.precision.matmul(), self.pass_buffers.unchanged():
                 self._compiling(step, learn)
         except (MemoryError, RuntimeError) as error:
             if not ran_out(error):
@@ -358,7 +375,8 @@ class Updater:
             The diagnosis and the numbers of the affected examples.
         """
         hand_over = HandOver(carried_state)
-        with self.precision.matmul(), self.distribution.gradient_sync(False):
+        looking = self.pass_buffers.unchanged()
+        with looking, self.precision.matmul(), self.distribution.gradient_sync(False):
             for part in parts_of(batches):
                 before = hand_over.before(part.place[0])
 
@@ -455,4 +473,6 @@ class Updater:
             self.scaler.update()
         else:
             self.optimizer.zero_grad(set_to_none=True)
+        if not finite:
+            self.pass_buffers.restore()  # one NaN would stay in running statistics for ever
         return UpdateResult(values, tokens, grad_norm, finite)

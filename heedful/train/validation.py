@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.utils import parametrize
 
 from heedful.data.batch_plan import Indices
+from heedful.data.captioned_images import CaptionedImages
 from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
+from heedful.evaluate.retrieval import retrieval_recall
 from heedful.evaluate.task_metrics import accuracy, macro_f1, scores_by_name
 from heedful.events import Sample
 from heedful.train.batch_source import Batch
@@ -210,3 +213,48 @@ def label_measure(
         return Measured(scores_by_name(metrics, own, outputs, references))
 
     return Measure(len(labels), score)
+
+
+def recall_measure(
+    metrics: Iterable[str], valid: CaptionedImages, plan: Callable[[int], Iterable[Indices]]
+) -> Measure:
+    """Make the metrics of retrieval between images and captions.
+
+    Args:
+        metrics: names of the metrics: `recall`, the mean of both directions' recall at 1, and
+            registered ones, for which the output is the nearest caption of each image.
+        valid: images with captions.
+        plan: function from a count to batches of numbers below it, in order.
+    """
+
+    def score(
+        model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
+    ) -> Measured:
+        device = next(model.parameters()).device
+        engine = prepare_training(model, device)
+        # Only captions of the images that are measured are to be found.
+        known, numbers = np.unique(valid.numbers[:count], return_inverse=True)
+        images, texts = [], []
+        with precision.autocast(), engine.active():
+            for indices in plan(count):
+                batch = valid.batch(indices).to(device)
+                images.append(_array(model.image_vectors(batch.images)))
+                on_batch()
+            for places in plan(len(known)):
+                ids, positions = valid.tokens(known[places])
+                texts.append(_array(model.text_vectors(ids.to(device), positions.to(device))))
+        of_images, of_texts = np.concatenate(images), np.concatenate(texts)
+
+        def recall() -> float:
+            return sum(retrieval_recall(of_images, of_texts, numbers, (1,)).values()) / 2
+
+        nearest = known[(of_images @ of_texts.T).argmax(1)]
+        outputs = [valid.captions[number] for number in nearest]
+        references = [[valid.captions[number]] for number in valid.numbers[:count]]
+        return Measured(scores_by_name(metrics, {"recall": recall}, outputs, references))
+
+    return Measure(len(valid.numbers), score)
+
+
+def _array(vectors: Tensor) -> Any:
+    return vectors.float().cpu().numpy()

@@ -19,7 +19,8 @@ class ValidationSettings(Config):
     metrics: tuple[AnyMetric, ...] = Field(
         ("bleu", "chrf"),
         description="metrics in addition to the loss: bleu, chrf, ter for translation; accuracy, "
-        "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers",
+        "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers; "
+        "codes_used, code_perplexity for autoencoders",
     )
     choose_by: AnyChoice = Field(
         "bleu", description="metric that selects the best model and decides early stopping"

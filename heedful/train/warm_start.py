@@ -20,7 +20,7 @@ from heedful.events import Events
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
-from heedful.models.preset_files import read_preset_spec
+from heedful.models.preset_files import TASKS_OF_KIND, read_preset_spec
 from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
 from heedful.nn.spec import EmbeddingSpec
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -126,6 +126,20 @@ def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> l
     return list(labels)
 
 
+def exact_text(settings: RunSettings) -> int | None:
+    """Return the only number of tokens that the encoder of a run can read; None for any.
+
+    Args:
+        settings: settings of the training run.
+    """
+    if settings.init is not None:
+        spec, _ = initial_text_model(settings)
+        exact: int | None = next(iter(spec.stacks().values())).exact_text
+        return exact
+    evoformer = settings.model.evoformer
+    return None if evoformer is None else evoformer.side**2
+
+
 def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
     """Return the origin of an imported initial model, which exports need; empty for others."""
     return {} if settings.init is None else describe_any(Path(settings.init)).origin
@@ -168,7 +182,7 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
     return spec, tokenizers
 
 
-def initial_vision_spec(settings: RunSettings) -> Any:
+def initial_image_spec(settings: RunSettings) -> Any:
     """Return the spec of the initial model of images with the settings' dropout; None without one.
 
     Raises:
@@ -185,25 +199,29 @@ def initial_vision_spec(settings: RunSettings) -> Any:
         spec = read_preset_spec(settings.preset)
     else:
         return None
-    if spec.reads != "images":
+    if settings.base_task not in TASKS_OF_KIND.get(spec.kind, ()):
         raise ModelError(
-            f"The model to begin with is of the kind {spec.kind} and reads no images",
+            f"The model to begin with is of the kind {spec.kind}; the task {settings.task} trains "
+            f"one of the kind {settings.model_kind}",
             where=where,
-            remedy="Begin with a vision Transformer",
+            remedy="Begin with another model, or choose another task",
         )
     differences = contradictions(settings.model, spec)
-    own: dict[str, int | str] = {"size": spec.image_size, "channels": spec.channels}
-    own |= {"patch_size": spec.patch_size, "pooling": spec.pooling}
-    for name, value in own.items():
-        setting = getattr(settings.images, name)
+    own = spec.image_options
+    for name, setting in settings.images:
         # A setting that repeats the model's value is no contradiction.
-        if setting not in (None, value):
+        if setting not in (None, value := own.get(name)):
             differences.append(f"images.{name} is {setting}, and the model's {value}")
     _refuse_differences(differences, where)
-    _, encoder = with_overrides(EmbeddingSpec(), spec.encoder, settings.model)
+    if spec.kind == "resnet":
+        return spec  # it has no dropout
+    stacks = {
+        name: with_overrides(EmbeddingSpec(), stack, settings.model)[1]
+        for name, stack in spec.stacks().items()
+    }
     is_set = "dropout" in settings.model.model_fields_set
     dropout = settings.model.dropout if is_set else spec.dropout
-    return spec.model_copy(update={"encoder": encoder, "dropout": dropout})
+    return spec.model_copy(update={**stacks, "dropout": dropout})
 
 
 def _refuse_differences(differences: Sequence[str], where: str) -> None:

@@ -13,9 +13,12 @@ import torch
 from PIL import Image
 
 import heedful
+from heedful.cli.text_io import one_line
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import VisionSpec
-from heedful.models.vision import VisionModel
+from heedful.models.images.resnet import ResNet
+from heedful.models.images.resnet_spec import ResNetSpec
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
 
 SPEC = {
     "width": 16,
@@ -187,6 +190,30 @@ def test_info(run, seer) -> None:
     shown = run("info", seer)
     assert shown.status == 0
     assert "training image" in shown.err
+
+
+def test_a_residual_network_is_used_by_the_same_verbs(run, names, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    plain = {name: SPEC[name] for name in ("image_size", "channels", "labels", "pixels")}
+    model = ResNet(ResNetSpec.parse(plain | {"width": 4, "blocks": [1, 1]})).eval()
+    save_model(model, None, tmp_path / "net")
+    expected = heedful.load(tmp_path / "net").classify(names, top=1)
+    lines = run("classify", tmp_path / "net", *names).lines
+    labels = [one_line(each[0].label) for each in expected]
+    assert [line.split("\t")[1] for line in lines] == labels
+    facts = json.loads(run("info", tmp_path / "net", "--json").lines[0])
+    assert facts["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+    assert facts["operations"]["training_image"] == 3 * facts["operations"]["image"]
+    for verb, *words in (
+        ("inspect", "text"),
+        ("plan", "--devices", "8xH100"),
+        ("export", tmp_path / "out", "--format", "hf"),
+        ("export", tmp_path / "out", "--format", "onnx"),
+    ):
+        refused = run(verb, tmp_path / "net", *words)
+        assert refused.status != 0
+        assert "'resnet'" in refused.err
+        assert "it should not" not in refused.err
 
 
 def test_sounds_are_learned_as_pictures(run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A verb gets what it requires and nothing else: it works, or says what is wrong a
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from heedful.cli.main import VERBS
 from heedful.cli.models import LONGEST
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
+from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.pretrained.catalogue import FOLDER, models_at_hand
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -36,6 +39,8 @@ CALLS = {
     "calibrate": f"MODEL {REFERENCES}",
     "shortlist": f"MODEL {PAIRS}",
     "act": "MODEL",
+    "data codes": "MODEL pictures.jsonl --out new",
+    "data pictures": "MODEL codes.jsonl --out new",
     "generate": "MODEL --prompt 'I have'",
     "fill": "MODEL 'I have a [MASK].'",
     "classify": "MODEL 'I have a cat.'",
@@ -93,6 +98,7 @@ WORKS = {
     "rwkv": ANY | {"generate", "evaluate text", "ablate data", "serve"},
     "linear": ANY | PAIRS_ONLY | {"shortlist", "inspect", "heads", "align", "ablate", "prune"}
     | {"frontier", "serve"},
+    "codes": ANY | {"data codes", "data pictures"},
 }  # fmt: skip
 """The calls that a model serves; every other one is refused."""
 ELSEWHERE = {"frontier", "serve"}
@@ -137,10 +143,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, spec in specs.items():
         torch.manual_seed(0)
         save_model(build_model(spec), pair, place / name)
+    images = TranslatorShape.parse({**shape, "num_heads": 2, "positions": "learned"})
+    pixels = PixelSpec(mean=(0.5,), std=(0.5,))
+    codes = AutoencoderSpec.of_shape(images, 8, 1, 4, pixels, codes=5, code_width=2)
+    save_model(build_model(codes), None, place / "codes")
     files = {
         "a.en": SOURCES,
         "a.txt": SOURCES,
         "a.de": TARGETS,
+        "pictures.jsonl": [json.dumps({"image": [[0] * 8] * 8, "caption": "dark"})],
+        "codes.jsonl": ['{"codes": [[0, 1], [2, 3]]}'],
         "labels.tsv": ["good\tI", "bad\tI"],
     }
     for name, lines in files.items():
@@ -174,7 +186,8 @@ def check(place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.chdir(place)
         put = {"MODEL": model, "new": str(tmp_path / "new")}
         before = sorted(FOLDER.rglob("*.*"))
-        done = run(call.split()[0], *(put.get(word, word) for word in shlex.split(CALLS[call])))
+        verb = call.split() if call in VERBS else call.split()[:1]
+        done = run(*verb, *(put.get(word, word) for word in shlex.split(CALLS[call])))
         assert done.status == (0 if call in WORKS[model] else 2), done.err
         assert "Traceback" not in done.err
         if done.status:
@@ -199,7 +212,8 @@ def test_a_slow_verb_works(check: Check, model: str, call: str) -> None:
 
 
 def test_every_verb_and_every_model_is_here() -> None:
-    assert {call.split()[0] for call in CALLS} | WITHOUT_MODEL == set(VERBS)
+    called = {call if call in VERBS else call.split()[0] for call in CALLS}
+    assert called | WITHOUT_MODEL == set(VERBS)
     assert set(models_at_hand()) <= set(WORKS)
     assert set(REASONS) <= {(model, call) for model in WORKS for call in CALLS}
 

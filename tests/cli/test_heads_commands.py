@@ -12,7 +12,8 @@ from heedful.apps import pruning
 from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.preset_files import preset_spec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec

@@ -71,6 +71,8 @@ NEED = {
     "ablate": ["ablate", "en-de", "--source", "a.txt", "--target", "b.txt"],
     "prune": ["prune", "en-de", "out", "--source", "a.txt", "--target", "b.txt"],
     "align": ["align", "en-de", "--source", "a.txt", "--target", "b.txt"],
+    "data codes": ["data", "codes", "digits", "pictures.jsonl", "--out", "records.jsonl"],
+    "data pictures": ["data", "pictures", "digits", "notes.jsonl", "--out", "drawn"],
     "shortlist": ["shortlist", "en-de", "--source", "a.txt", "--target", "b.txt"],
     "plan": ["plan", "tiny", "--devices", "2"],
     "presets": ["presets"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 import sys
 import warnings
@@ -15,13 +16,8 @@ from PIL import Image
 
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.data.encoded_images import EncodedImages, encode_images
-from heedful.data.image_files import (
-    image_reader,
-    is_idx,
-    read_image,
-    read_images,
-    read_labelled,
-)
+from heedful.data.idx_files import is_idx, read_images, read_labelled
+from heedful.data.image_files import image_reader, read_image
 from heedful.errors import ConfigError, DataError
 
 
@@ -303,3 +299,38 @@ def test_without_pillow_idx_files_are_read_and_pictures_say_what_is_missing(
     for wrong in (corpus(tmp_path / "pets"), corpus(*files)):
         with pytest.raises(ConfigError, match=r"pip install 'heedful\[images\]'"):
             encoded(tmp_path, wrong, spec=ImageSpec(size=8))
+
+
+def write_lines(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    return path
+
+
+def test_captioned_images_are_read_from_lines_of_json(tmp_path: Path) -> None:
+    grey, colour = [[0, 255], [12, 7]], [[[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 0, 255]]]
+    for image, shape in ((grey, (1, 2, 2)), (colour, (3, 2, 2))):
+        file = write_lines(tmp_path / "a.jsonl", {"image": image, "caption": "two threes"})
+        (read,) = image_reader(CorpusSpec(file=str(file)), ImageSpec())
+        assert read.label == "two threes"
+        assert read.pixels.shape == shape
+        assert read.pixels.tolist() == np.moveaxis(np.array(image).reshape(2, 2, -1), 2, 0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ([[0, 1]], "no object with a caption"),
+        ({"image": [[0, 1], [2, 3]]}, "no object with a caption"),
+        ({"image": [[0, 1], [2]], "caption": "one"}, "rows of the image differ in length"),
+        ({"image": [[0, 256], [2, 3]], "caption": "one"}, "array of bytes"),
+        ({"image": [[0.5, 0.1], [0, 1]], "caption": "one"}, "array of bytes"),
+        ({"image": [1, 2], "caption": "one"}, "bytes of height × width"),
+        ({"caption": "one"}, "array of bytes"),
+    ],
+)
+def test_broken_captioned_images_are_named(tmp_path: Path, record: object, message: str) -> None:
+    good = {"image": [[0, 255], [12, 7]], "caption": "a seven"}
+    file = write_lines(tmp_path / "a.jsonl", good, record)
+    with pytest.raises(DataError, match=message) as raised:
+        list(image_reader(CorpusSpec(file=str(file)), ImageSpec()))
+    assert str(raised.value).find("a.jsonl:2") >= 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.image_files import read_images
+from heedful.data.idx_files import read_images
 from heedful.data.pair_corpus import CorpusReader, CorpusTexts, content_hash, line_name
 from heedful.data.text_file import LongWords, TextFile
 from heedful.errors import DataError

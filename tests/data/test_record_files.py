@@ -63,9 +63,12 @@ def test_images_are_records(tmp_path: Path) -> None:
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(gzip.compress(head + pixels.tobytes()))
     assert read(path, reader="images", levels=4) == [{"pixels": [[0, 2], [3, 0]]}]
+    # Without labels as with them, images are brought to the size that is asked for.
+    assert read(path, reader="images", levels=4, size=1) == [{"pixels": [[1]]}]
     labels = bytes([0, 0, 8, 1]) + (1).to_bytes(4, "big") + bytes([7])
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
     assert read(path, reader="images", levels=2) == [{"label": "7", "pixels": [[0, 1], [1, 0]]}]
+    assert read(path, reader="images", levels=4, size=1) == [{"label": "7", "pixels": [[1]]}]
     assert fields(path, reader="images", levels=2) == "label:names:1 pixels:2:2x2"
     folder = tmp_path / "photos" / "cat"
     folder.mkdir(parents=True)

@@ -13,6 +13,7 @@ from heedful.evaluate.task_metrics import (
     normalized_answer,
     span_f1,
     spans_of,
+    word_error_rate,
 )
 
 
@@ -21,6 +22,21 @@ def test_figures_worked_out_by_hand() -> None:
     assert accuracy(given, right) == 3 / 5
     # 0: one of two given, one of two right; 1: two of two given, of three right; 2: never right.
     assert macro_f1(given, right) == pytest.approx((2 / 4 + 4 / 5 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "errors"),
+    [
+        (["two nine five"], ["two nine five"], 0 / 3),
+        (["two five"], ["two nine five"], 1 / 3),  # left out
+        (["two nine nine five"], ["two nine five"], 1 / 3),  # added
+        (["nine five two"], ["two nine five"], 2 / 3),  # moved: left out and added
+        (["", "one two"], ["one", "one one one"], (1 + 2) / 4),  # by all words, not by texts
+        (["one two three"], ["four"], 3 / 1),  # more errors than words
+    ],
+)
+def test_word_errors_worked_out_by_hand(given: list[str], right: list[str], errors: float) -> None:
+    assert word_error_rate(given, right) == pytest.approx(errors)
 
 
 def test_a_rare_label_counts_as_much_as_a_common_one() -> None:

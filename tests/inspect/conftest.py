@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 from heedful.inspect import Subject
 from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_model, load_weights
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec, VisionSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer_spec import TokenizerSpec

@@ -22,7 +22,7 @@ from heedful.interop.hugging_face import export_model
 from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.model_spec import (
+from heedful.models.encoder_spec import (
     MaskedLMHeadSpec,
     SequenceHeadSpec,
     SpanHeadSpec,

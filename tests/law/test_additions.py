@@ -12,12 +12,12 @@ ROOT = PACKAGE.parent
 SECTIONS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)
 
 PARTS = [
-    ("Add a mixer", r'"rwkv"|\bRWKVSpec\b', "nn/mixers/rwkv.py", "five files"),
+    ("Add a mixer", r'"s4d"|\bS4DSpec\b', "nn/mixers/s4d.py", "five files"),
     ("Add a position scheme", r'"kerple"|\bKerple(Spec)?\b', None, "three files"),
     (
         "Add a Hugging Face decoder",
-        r'"gemma2"|\.gemma2\b',
-        "interop/architectures/gemma2.py",
+        r'"qwen3"|\.qwen3\b',
+        "interop/architectures/decoders/qwen3.py",
         "One file",
     ),
 ]

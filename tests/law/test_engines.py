@@ -29,15 +29,13 @@ from heedful.errors import ModelError
 from heedful.kernels import library
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model
-from heedful.models.model_spec import (
-    CausalLMSpec,
-    EncoderSpec,
-    TranslatorSpec,
-    VisionSpec,
-    parse_spec,
-)
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.images.autoencoder_spec import AutoencoderSpec
+from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
+from heedful.registry import ON_USE
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 
@@ -74,10 +72,18 @@ def base(kind: str, **own: Any) -> Plain:
             {"kind": "sequence", "labels": ["a", "b"]},
             {"kind": "token", "labels": ["a", "b"]},
             {"kind": "span"},
+            {"kind": "ctc", "vocabulary": 20},
         ]
         more = {"encoder": encoder, "pooler": True, "heads": heads}
         return {"kind": kind, "width": 32, "vocabulary": 20, **more}
+    if kind == "denoiser":
+        decoder = stack(causal=False, memory=True, **own)
+        sizes = {"vocabulary": 20, "image_size": 8, "patch_size": 4}
+        return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
     pixels = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    if kind == "autoencoder":
+        sizes = {"image_size": 8, "patch_size": 4, "channels": 3, "codes": 6, "pixels": pixels}
+        return {"kind": kind, "width": 32, "encoder": encoder, "decoder": encoder, **sizes}
     sizes = {"image_size": 8, "patch_size": 4, "labels": ["a", "b"], "pixels": pixels}
     return {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
 
@@ -137,6 +143,11 @@ def recurrent_decoder(**own: Any) -> Case:
 
 def score(**own: Any) -> Case:
     return instead(f"decoder.{CROSSED}", "score_attention", **own)
+
+
+def triangle(kind: str, **own: Any) -> Case:
+    # Of six tokens the first and the last are no pairs; shorter rows lack pairs.
+    return instead(f"encoder.{OWN}", f"triangle_{kind}", **{"side": 2} | own)
 
 
 def convolution(**own: Any) -> Case:
@@ -199,6 +210,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "EmbeddingSpec": {
         "scale": at("embedding.scale", False),
         "num_segments": at("embedding.num_segments", 2),
+        "row_size": (base("translator"), {"share_embeddings": "none", "embedding.row_size": 2}),
         "positions": positions(kind="none"),
         "norm": at("embedding.norm", {"kind": "layer"}),
         "dropout": at("embedding.dropout", 0.5),
@@ -213,6 +225,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
         "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+        "bias": at(f"*.{OWN}.norm", {"bias": False}),
         "unit_offset": (
             base("translator"),
             {
@@ -240,6 +253,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": at(f"*.{OWN}.dropout", 0.5),
         "residual": at(f"encoder.{OWN}.residual", False),
         "residual_scale": at(f"*.{OWN}.residual_scale", 0.7),
+        "parallel": at(f"encoder.{CROSSED}.parallel", True),
     },
     "AttentionSpec": {
         "kind": case(),
@@ -252,6 +266,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "scale": own("scale", 0.9),
         "softcap": own("softcap", 0.5),
         "query_key_norm": own("query_key_norm", {"kind": "rms"}),
+        "query_key_norm_over": (
+            base("translator"),
+            {
+                f"*.{OWN}.part.query_key_norm": {"kind": "rms"},
+                f"*.{OWN}.part.query_key_norm_over": "all_heads",
+            },
+        ),
         "dropout": own("dropout", 0.5),
         "mask": mask(kind="window", size=2),
         "rotary": own("rotary", {}),
@@ -354,6 +375,27 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kernel_width": convolution(kernel_width=2),
         "causal": instead(f"encoder.{OWN}", "convolution"),
         "dropout": convolution(dropout=0.5),
+        "columns": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4),
+        "first": instead(f"decoder.{OWN}", "convolution", causal=True, columns=4, first=1),
+    },
+    "TriangleMultiplicationSpec": {
+        "kind": triangle("multiplication"),
+        "side": triangle("multiplication", side=1),
+        "first": triangle("multiplication", first=2),
+        "bias": triangle("multiplication", bias=False),
+        "causal": triangle("multiplication", causal=False),
+        "edges": triangle("multiplication", edges="incoming"),
+        "width": triangle("multiplication", width=24),
+    },
+    "TriangleAttentionSpec": {
+        "kind": triangle("attention", num_heads=2),
+        "side": triangle("attention", num_heads=2, side=1),
+        "first": triangle("attention", num_heads=2, first=2),
+        "bias": triangle("attention", num_heads=2, bias=False),
+        "causal": triangle("attention", num_heads=2, causal=False),
+        "node": triangle("attention", num_heads=2, node="ending"),
+        "num_heads": triangle("attention", num_heads=4),
+        "head_width": triangle("attention", num_heads=2, head_width=24),
     },
     "Everything": {"kind": mask(kind="everything")},
     "Causal": {"kind": mask(kind="causal")},
@@ -468,6 +510,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kind": case("encoder"),
         "labels": head(2, "labels", ["a", "b", "c"]),
         "source": head(2, "source", "first"),
+        "activation": (
+            base("encoder"),
+            {"heads.2.source": "first", "heads.2.activation": "relu"},
+        ),
         "dropout": head(2, "dropout", 0.5),
     },
     "TokenHeadSpec": {
@@ -476,6 +522,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "dropout": head(3, "dropout", 0.5),
     },
     "SpanHeadSpec": {"kind": case("encoder"), "unanswerable": head(4, "unanswerable", True)},
+    "CTCHeadSpec": {"kind": case("encoder"), "vocabulary": head(5, "vocabulary", 12)},
     "VisionSpec": {
         "kind": case("vision"),
         "width": at("width", 64, "vision"),
@@ -489,6 +536,35 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),
         "dropout": at("dropout", 0.5, "vision"),
         "pixels": at("pixels", None, "vision"),
+    },
+    "DenoiserSpec": {
+        "kind": case("denoiser"),
+        "width": at("width", 64, "denoiser"),
+        "vocabulary": at("vocabulary", 24, "denoiser"),
+        "embedding": at("embedding.scale", False, "denoiser"),
+        "encoder": at("encoder.num_layers", 1, "denoiser"),
+        "decoder": at("decoder.num_layers", 1, "denoiser"),
+        "image_size": at("image_size", 12, "denoiser"),
+        "patch_size": at("patch_size", 2, "denoiser"),
+        "channels": at("channels", 1, "denoiser"),
+        "max_length": at("max_length", 9, "denoiser"),
+        "words": at("words", ["a"], "denoiser"),
+    },
+    "AutoencoderSpec": {
+        "kind": case("autoencoder"),
+        "width": at("width", 64, "autoencoder"),
+        "image_size": at("image_size", 12, "autoencoder"),
+        "patch_size": at("patch_size", 2, "autoencoder"),
+        "channels": (
+            base("autoencoder"),
+            {"channels": 1, "pixels": {"mean": [0.5], "std": [0.5]}},
+        ),
+        "encoder": at("encoder.num_layers", 1, "autoencoder"),
+        "decoder": at("decoder.num_layers", 1, "autoencoder"),
+        "codes": at("codes", 9, "autoencoder"),
+        "code_width": at("code_width", 3, "autoencoder"),
+        "dropout": at("dropout", 0.5, "autoencoder"),
+        "pixels": at("pixels.mean", [0.4] * 3, "autoencoder"),
     },
     "PixelSpec": {
         "resample": at("pixels.resample", "bilinear", "vision"),
@@ -511,8 +587,11 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
             for inner in configs_in(annotation):
                 visit(inner)
 
-    for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec):
+    kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
+    for kind in kinds:
         visit(kind)
+    for address in ON_USE["mixer"].values():
+        visit(resolve_name(address))
     return classes
 
 
@@ -561,7 +640,11 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
     real = places >= 0
     if model.spec.reads == "images":
         states = model(images)
+        if model.spec.kind == "autoencoder":
+            return [states.images, states.vectors, model.encode(images), model.decode(states.codes)]
         return [states, *([model.class_logits(states)] if model.classifier else [])]
+    if model.spec.reads == "captions":
+        return [model(images, torch.tensor([0.3, 0.8]), ids[:2], places[:2])]
     if not model.spec.generates:
         states = model(ids, places)
         found = [states[real]]
@@ -613,7 +696,7 @@ def test_an_engine_honours_the_field_or_names_it(name: str, field: str) -> None:
         parameter.add_(0.05 * torch.randn_like(parameter))
     engine = prepare(model, Precision("fp32", "cpu"))
     images = None
-    if spec.reads == "images":
+    if spec.reads in ("images", "captions"):
         images = torch.randn(2, spec.channels, spec.image_size, spec.image_size)
     for one, two in zip(outputs(engine, images), outputs(model, images), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
@@ -631,9 +714,13 @@ def learned(model: Any) -> list[torch.Tensor]:
     ids = torch.randint(4, 20, places.shape, generator=generator)
     model.zero_grad()
     torch.manual_seed(5)
-    if model.spec.reads == "images":
+    if model.spec.reads in ("images", "captions"):
         size = model.spec.image_size
-        states = model(torch.rand(2, model.spec.channels, size, size, generator=generator))
+        images = torch.rand(2, model.spec.channels, size, size, generator=generator)
+        captions = (torch.tensor([0.3, 0.8]), ids[:2], places[:2])
+        states = model(images, *(captions if model.spec.reads == "captions" else ()))
+        if model.spec.kind == "autoencoder":
+            states = states.images
     else:
         own = (ids, places) if model.spec.reads == "pairs" else ()
         states = model(*own, ids, places)[places >= 0]
@@ -698,6 +785,8 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RecurrentDecoderSpec": "part",
         "ScoreAttentionSpec": "part",
         "ConvolutionSpec": "part",
+        "TriangleMultiplicationSpec": "part",
+        "TriangleAttentionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

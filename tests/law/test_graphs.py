@@ -22,7 +22,7 @@ from heedful.models.build import build_model
 from heedful.models.model_spec import ModelSpec, parse_spec
 from heedful.models.preset_files import has_spec, preset_names, read_preset, read_preset_spec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import translator_spec
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 
 pytestmark = [
     # Constants kept on a device are constants of a graph too; PyTorch warns of each such function.
@@ -81,6 +81,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "experts": {"num_experts": 2},
     "convolution": {"convolution": {}, "positions": "learned"},
+    # Rows of nine tokens; in one of them pairs are missing.
+    "evoformer": {"evoformer": {"side": 2}, "positions": "learned"},
 }
 
 
@@ -205,6 +207,15 @@ def test_a_translator_is_one_graph(name: str) -> None:
     assert refused(model) == (name in ("recurrent", "experts"))
     if not refused(model):
         traced_equally(model, inputs_of(model), drops="dropout" in name)
+
+
+def test_a_model_of_pixels_is_one_graph() -> None:
+    torch.manual_seed(1)
+    small = {"width": 64, "decoder_layers": 2, "dropout": 0.0, "positions": "learned"}
+    convolution = {"kernel_width": 5, "columns": 4, "first": 1}
+    shape = TranslatorShape.parse(small | {"convolution": convolution})
+    model = build_model(causal_lm_spec(shape, 50, 12))
+    traced_equally(model, inputs_of(model))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.kernels import library
 from heedful.models import cost
 from heedful.models.causal_lm import CausalLM
-from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, VisionSpec
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
-from heedful.models.vision import VisionModel
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,

@@ -20,7 +20,8 @@ from heedful.engines import cost_memory
 from heedful.engines.training.activation_checkpointing import apply_checkpointing
 from heedful.models import cost
 from heedful.models.build import build_model
-from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
+from heedful.models.encoder_spec import MaskedLMHeadSpec
+from heedful.models.model_spec import ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.nn.work import BFLOAT16, FLOAT32

@@ -11,7 +11,7 @@ from heedful.config import merge
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.encoder import EncoderModel, first_states
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.preset_files import published_parameters, read_preset_spec
 from heedful.nn.capture import Capture
 

@@ -13,6 +13,7 @@ from heedful.errors import ConfigError
 from heedful.models.build import build_around, build_model, canonical_weights
 from heedful.models.cost import count_parameters
 from heedful.models.mixers import mixer_spec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import (
     causal_lm_spec,
@@ -167,6 +168,18 @@ def test_a_model_of_other_mixers_contradicts_options() -> None:
     assert stack.pattern[1].self_attention.rotary.factor == 2.0
     _, stack = with_overrides(spec.embedding, spec.decoder, shape(dropout=0.3))
     assert all(block.dropout == 0.3 for block in stack.pattern)
+
+
+def test_relative_keys_reach_as_far_as_asked() -> None:
+    def keys(**options: object) -> CausalLMSpec:
+        return causal_lm_spec(shape(positions="relative_keys", **options), 30, 16)
+
+    for spec, distance in ((keys(), 16), (keys(relative_distance=40), 40)):
+        assert spec.decoder.pattern[0].self_attention.position_bias.max_distance == distance
+    other = shape(positions="relative_keys", relative_distance=20)
+    assert contradictions(other, keys()) == ["model.relative_distance is 20, and the model's 16"]
+    with pytest.raises(ConfigError, match="relative_distance is of positions = 'relative_keys'"):
+        TranslatorShape.parse({"positions": "rotary", "relative_distance": 20})
 
 
 def test_a_mask_is_written_as_an_expression() -> None:

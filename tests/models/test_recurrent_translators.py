@@ -282,7 +282,7 @@ def test_options_are_told_from_a_model(name):
     [
         ({"recurrent": {}, "num_heads": 4}, "num_heads is of blocks of attention"),
         ({"convolution": {}, "norm": "rms"}, "the model's are convolutions"),
-        ({"recurrent": {}, "convolution": {}}, "recurrent or convolutions"),
+        ({"recurrent": {}, "convolution": {}}, "recurrent layers and convolutions"),
         ({"recurrent": {}, "positions": "rotary"}, "known by self-attention only"),
         ({"recurrent": {"window": 2}}, "attention is none"),
         ({"recurrent": {"feeding": "output"}}, "it needs attention"),

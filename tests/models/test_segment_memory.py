@@ -20,8 +20,8 @@ from heedful.models.segment_memory import SegmentMemory
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec, vision_spec
 from heedful.nn.mixer import Context
+from heedful.nn.pixel_spec import PixelSpec
 from heedful.nn.positions import Positions
-from heedful.nn.spec import PixelSpec
 
 from ..on_processor import either_way, on_processor
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from heedful.models.build import build_model
-from heedful.models.model_spec import EncoderSpec, MaskedLMHeadSpec, ModelSpec, VisionSpec
+from heedful.models.encoder_spec import EncoderSpec, MaskedLMHeadSpec
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.model_spec import ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 

@@ -10,8 +10,9 @@ import torch
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.build import canonical_weights
-from heedful.models.model_spec import VisionSpec, parse_spec
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.model_spec import parse_spec
 from heedful.nn.capture import Capture
 
 from ..on_processor import either_way

@@ -28,7 +28,7 @@ def made(kernel_width, causal):
 
 def alone(module, text):
     """The outputs of one text [L, D], by another convolution."""
-    k = module.kernel_width
+    k = len(module.offsets)
     weight = module.projection.weight.unflatten(1, (k, WIDTH)).transpose(1, 2)
     before, after = (k - 1, 0) if module.causal else (k // 2, k // 2)
     read = F.pad(text.T[None], (before, after))

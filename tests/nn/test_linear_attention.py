@@ -12,7 +12,8 @@ from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import LinearAttentionSpec

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from heedful.errors import ConfigError, ModelError
 from heedful.models import cost
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import LinformerSpec
 from heedful.nn.mixers.linformer import Linformer

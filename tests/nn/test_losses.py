@@ -233,3 +233,24 @@ def test_where_nothing_is_to_be_predicted_nothing_is_added(counts, smoothing, so
     assert not torch.autograd.grad(
         losses("masked").smoothed_cross_entropy(hidden, weight, targets).loss, hidden
     )[0][~kept].any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 3), min_size=1, max_size=7))
+def test_equal_texts_share_the_targets_of_a_contrast(seed: int, kinds: list[int]) -> None:
+    """By loops over rows, also where equal texts have other scores, as with dropout."""
+    numbers, count = torch.tensor(kinds), len(kinds)
+    scores = 5 * torch.randn(count, count, generator=torch.Generator().manual_seed(seed))
+    expected = 0.0
+    for table in (scores, scores.T):
+        for row, kind in zip(table, kinds, strict=True):
+            right = [float(p) for p, k in zip(row.log_softmax(0), kinds, strict=True) if k == kind]
+            expected -= sum(right) / len(right) / 2
+    found = definition.contrastive_loss(scores, numbers)
+    assert float(found.nll) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert float(found.loss) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    # A tenth of the targets is spread over all pairs, in either direction.
+    uniform = sum(-float(table.log_softmax(1).mean(1).sum()) for table in (scores, scores.T)) / 2
+    smoothed = definition.contrastive_loss(scores, numbers, 0.1)
+    assert float(smoothed.loss) == pytest.approx(0.9 * expected + 0.1 * uniform, rel=1e-4, abs=1e-4)
+    assert float(smoothed.nll) == float(found.nll)

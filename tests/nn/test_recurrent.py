@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from heedful.errors import ModelError, UserError
 from heedful.models.build import build_model
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import RecurrentSpec
 from heedful.nn.mixers.recurrent import RecurrentEncoder, RecurrentMixer

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from heedful.engines.inference.prepare import prepare
 from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_around, canonical_weights
 
@@ -20,6 +21,24 @@ SIZES = {
 }
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 6}
 ENCODER = {**SIZES, "max_position_embeddings": 20, "pad_token_id": 1}
+MODERN = {
+    **SIZES,
+    "num_hidden_layers": 5,
+    "local_attention": 4,
+    "max_position_embeddings": 30,
+    **{f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")},
+}
+MAMBA = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "state_size": 4}
+RWKV = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "layer_norm_epsilon": 1e-3}
+DISTIL = {
+    "vocab_size": 40,
+    "max_position_embeddings": 20,
+    "dim": 16,
+    "hidden_dim": 24,
+    "n_layers": 3,
+    "n_heads": 4,
+}
+
 PAIRS = {
     "vocab_size": 40,
     "d_model": 16,
@@ -30,6 +49,11 @@ PAIRS = {
 }
 MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}
+BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
+GPTJ = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 2, "rotary_dim": 4}
+FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
+OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
+PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
     "gemma, biases": ("GemmaForCausalLM", DECODER | {"attention_bias": True}),
@@ -38,6 +62,69 @@ CASES = {
         "GPTNeoXForCausalLM",
         NEOX | {"rotary_pct": 0.5, "tie_word_embeddings": True, "attention_bias": False},
     ),
+    "gpt_neox, parallel": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": True}),
+    "mamba": ("MambaForCausalLM", MAMBA),
+    "mamba, biases, a rank": (
+        "MambaForCausalLM",
+        MAMBA | {"use_bias": True, "time_step_rank": 3, "conv_kernel": 2, "expand": 3},
+    ),
+    "rwkv": ("RwkvForCausalLM", {**RWKV, "rescale_every": 2, "layer_norm_epsilon": 1e-5}),
+    "rwkv, tied": (
+        "RwkvForCausalLM",
+        {**RWKV, "intermediate_size": 24, "tie_word_embeddings": True},
+    ),
+    "mpt": ("MptForCausalLM", {"vocab_size": 40, "d_model": 24, "n_layers": 2, "n_heads": 6}),
+    "opt": ("OPTForCausalLM", OPT),
+    "opt, no biases": ("OPTForCausalLM", OPT | {"enable_bias": False}),
+    "bloom, heads that are no power of two": ("BloomForCausalLM", BLOOM),
+    "gptj": ("GPTJForCausalLM", GPTJ),
+    "gptj, whole heads rotated": ("GPTJForCausalLM", GPTJ | {"rotary_dim": 8, "n_inner": 40}),
+    "phi": ("PhiForCausalLM", PHI),
+    "falcon": ("FalconForCausalLM", FALCON),
+    "falcon, groups": (
+        "FalconForCausalLM",
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon, in a row": (
+        "FalconForCausalLM",
+        FALCON | {"parallel_attn": False, "multi_query": False, "ffn_hidden_size": 24},
+    ),
+    "starcoder2": ("Starcoder2ForCausalLM", SIZES | {"num_key_value_heads": 2}),
+    "starcoder2, a window": (
+        "Starcoder2ForCausalLM",
+        SIZES | {"num_key_value_heads": 2, "sliding_window": 3, "use_bias": False},
+    ),
+    "stablelm": ("StableLmForCausalLM", {**PHI, "partial_rotary_factor": 0.5}),
+    "stablelm, parallel": (
+        "StableLmForCausalLM",
+        {**PHI, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.25},
+    ),
+    "phi3": ("Phi3ForCausalLM", SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
+    "phi3, a window, half rotated": (
+        "Phi3ForCausalLM",
+        PHI | {"sliding_window": 3, "partial_rotary_factor": 0.5, "pad_token_id": 0},
+    ),
+    "mixtral": ("MixtralForCausalLM", {**DECODER, "num_local_experts": 4}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {**DECODER, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
+    ),
+    "qwen3_moe, weights of sum one": (
+        "Qwen3MoeForCausalLM",
+        {**DECODER, "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 12}
+        | {"norm_topk_prob": True},
+    ),
+    "gemma3_text": ("Gemma3ForCausalLM", {**DECODER, "sliding_window": 3, "num_hidden_layers": 7}),
+    "gemma3_text, stretched": (
+        "Gemma3ForCausalLM",
+        {
+            **DECODER,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        }
+        | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "final_logit_softcapping": 2.0},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", SIZES | {"num_key_value_heads": 2}),
     "smollm3": ("SmolLM3ForCausalLM", SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
     "smollm3, layers by name": (
         "SmolLM3ForCausalLM",
@@ -48,10 +135,29 @@ CASES = {
     "camembert": ("CamembertForTokenClassification", ENCODER),
     "xlm-roberta-xl": ("XLMRobertaXLForMaskedLM", ENCODER),
     "xlm-roberta-xl, labels": ("XLMRobertaXLForSequenceClassification", ENCODER),
+    "distilbert": ("DistilBertForMaskedLM", DISTIL),
+    "distilbert, labels": ("DistilBertForSequenceClassification", DISTIL),
+    "electra": ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 16}),
+    "electra, labels": (
+        "ElectraForSequenceClassification",
+        {**ENCODER, "embedding_size": 16},
+    ),
+    "mpnet": ("MPNetForMaskedLM", ENCODER),
+    "mpnet, labels": ("MPNetForSequenceClassification", ENCODER),
+    "modernbert": ("ModernBertForMaskedLM", MODERN),
+    "modernbert, every other layer": (
+        "ModernBertForMaskedLM",
+        MODERN | {"global_attn_every_n_layers": 2, "tie_word_embeddings": False},
+    ),
     "mbart": ("MBartForConditionalGeneration", PAIRS | {"scale_embedding": True}),
     "m2m_100": ("M2M100ForConditionalGeneration", PAIRS),
     "pegasus": ("PegasusForConditionalGeneration", PAIRS),
     "mt5": ("MT5ForConditionalGeneration", MT5),
+    "dinov2": (
+        "Dinov2Model",
+        {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+        | {"image_size": 8, "patch_size": 4},
+    ),
     "ijepa": (
         "IJepaForImageClassification",
         {name: size for name, size in SIZES.items() if name != "vocab_size"}
@@ -76,10 +182,22 @@ def make(name, directory):
     return model
 
 
+def read_in_two(engine, ids, at):
+    """Logits of texts that an engine reads in two parts, from a cache or another state."""
+    parts = []
+    state = engine.start(ids[:, :0], at[:, :0])
+    for part in (slice(0, 4), slice(4, 7)):
+        states, state = engine.extend(state, ids[:, part], at[:, part])
+        parts.append(engine.logits(states))
+    return torch.cat(parts, 1)
+
+
 def outputs(model, theirs):
     """What each makes of the same inputs."""
     if model.spec.reads == "images":
         images = torch.randn(2, 3, 8, 8)
+        if not model.spec.class_names:
+            return model(images), theirs(images).last_hidden_state
         return model.class_logits(model(images)), theirs(images).logits
     ids = torch.randint(5, 40, (2, 7))
     at = torch.arange(7).expand(2, -1)
@@ -88,7 +206,7 @@ def outputs(model, theirs):
         found = model.logits(model(ids, at, target, at[:, :4]))
         return found, theirs(input_ids=ids, decoder_input_ids=target).logits
     if model.spec.generates:
-        return model.logits(model(ids, at)), theirs(ids).logits
+        return read_in_two(prepare(model, "fp32"), ids, at), theirs(ids).logits
     (kind, head), states = *model.heads.items(), model(ids, at)
     return head(states[:, 0] if kind == "sequence" else states), theirs(ids).logits
 

@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heedful.errors import ModelError, UserError
-from heedful.interop.architectures.vit import ARCHITECTURE as vit
+from heedful.interop.architectures.image_encoders.vit import ARCHITECTURE as vit
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import CausalLMSpec, VisionSpec
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.capture import Capture
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

@@ -121,6 +121,18 @@ def test_a_beginning_is_a_beginning(
     assert fields.encode_record(record).tolist()[: len(ids)] == ids
 
 
+def test_an_image_begins_with_rows_or_with_values() -> None:
+    fields = tokenizer("pixels:7:3x2")
+    whole = fields.encode_record([[0, 1], [2, 3], [4, 5]]).tolist()
+    assert fields.encode_prompt("[[0, 1], [2, 3]]") == whole[:4]
+    assert fields.encode_prompt("[0, 1, 2]") == whole[:3]
+    with pytest.raises(DataError, match="is 2 × 2, not 3 × 2"):
+        fields.encode_record([[0, 1], [2, 3]])
+    for wrong in ("[[0, 1, 2]]", "[[0, 1], [2, 3], [4, 5], [6, 0]]"):
+        with pytest.raises(DataError, match="not 3 × 2"):
+            fields.encode_prompt(wrong)
+
+
 def test_conditions_are_not_learned() -> None:
     fields = tokenizer("kind:names:1:given", "pixels:4:2x2")
     ids = fields.encode_record({"kind": "red", "pixels": [[0, 1], [2, 3]]})

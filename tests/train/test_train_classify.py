@@ -14,7 +14,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.events import Events, Note, Recorder, Warning
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import SequenceHeadSpec
+from heedful.models.encoder_spec import SequenceHeadSpec
 from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings

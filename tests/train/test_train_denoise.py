@@ -16,8 +16,8 @@ from heedful.data.text_corpus import document_reader
 from heedful.device import resolve_precision
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
-from heedful.interop.architectures.bart import ARCHITECTURE as bart
-from heedful.interop.architectures.t5 import ARCHITECTURE as t5
+from heedful.interop.architectures.translators.bart import ARCHITECTURE as bart
+from heedful.interop.architectures.translators.t5 import ARCHITECTURE as t5
 from heedful.interop.hugging_face import export_model
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.translator import Translator

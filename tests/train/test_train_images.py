@@ -14,7 +14,7 @@ import heedful
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.events import Events, Recorder
 from heedful.models.checkpoint import load_model, read_weights
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
 from heedful.train.objective import LossContext
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
@@ -202,12 +202,18 @@ def test_settings_that_do_not_go_with_images(tmp_path: Path, files, changes, tol
     assert not (tmp_path / "config.toml").exists()
 
 
-@pytest.mark.parametrize("section", [{"augment": {"shift": 1}}, {"images": {"size": 8}}])
-def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section) -> None:
+@pytest.mark.parametrize(
+    ("section", "tasks"),
+    [
+        ({"augment": {"shift": 1}}, "images.* and contrast"),
+        ({"images": {"size": 8}}, "images.* and diffusion"),
+    ],
+)
+def test_settings_of_images_are_refused_elsewhere(tmp_path: Path, section, tasks: str) -> None:
     (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
     data = {"train": [{"file": str(tmp_path / "a.tsv")}]}
     chosen = resolve_settings(None, None, {"task": "classify", "data": data, **section})
-    with pytest.raises(ConfigError, match=r"is for images; this task is classify"):
+    with pytest.raises(ConfigError, match=f"is for {tasks}; this task is classify"):
         prepare_task(tmp_path, chosen, None, Events([]))
 
 
@@ -283,5 +289,7 @@ def test_a_model_to_begin_with_that_is_another_one(tmp_path, files, whole, encod
         with pytest.raises(ConfigError, match=told):
             prepared(tmp_path, settings(files, **given))
     wrong = {"init": str(encoder_directory), "model": {}, "images": {}}
-    with pytest.raises(ModelError, match="reads no images"):
+    with pytest.raises(
+        ModelError, match="of the kind encoder; the task images trains one of the kind vision"
+    ):
         prepared(tmp_path, settings(files, **wrong))

@@ -18,7 +18,6 @@ from heedful.data.encoded_texts import encode_texts
 from heedful.data.record_files import RecordReader
 from heedful.errors import UserError
 from heedful.events import Events
-from heedful.interop.model_loading import load_any
 from heedful.pipelines.any_pipeline import load_generator
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.token_fields import TokenField
@@ -135,7 +134,7 @@ def test_a_run_with_an_encoder_resumes_and_is_measured_as_it_was_validated(tmp_p
     run_training(tmp_path / "parts", answers(tmp_path, max_steps=10), events=Events([]))
     run_training(tmp_path / "parts", whole, resume=True, events=Events([]))
     assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
-    pipeline = load_generator(tmp_path / "whole", read=load_any, device="cpu", precision="fp32")
+    pipeline = load_generator(tmp_path / "whole", device="cpu", precision="fp32")
     losses = record_likelihood(pipeline, valid.read_text().splitlines())
     # The condition is not measured, and neither is an end that follows from the shape.
     assert losses.keys() == {"kind", "end"}

@@ -10,7 +10,7 @@ import serve
 import torch
 
 from heedful.engines.inference.prepare import precision_of, prepare
-from heedful.interop.architectures.gpt2 import ARCHITECTURE
+from heedful.interop.architectures.decoders.gpt2 import ARCHITECTURE
 from heedful.interop.hf_files import write_json_file, write_tensors
 from heedful.models.build import build_model, canonical_weights
 from heedful.models.causal_lm import CausalLM

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from heedful.apps.evaluation.record_likelihood import (
-    exact_shares,
+    answer_scores,
     read_records,
     record_likelihood,
     record_scores,
@@ -25,6 +26,8 @@ from heedful.pipelines.translation import TranslationPipeline
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.train.tasks.pipeline_scores import label_scores
 
+T = TypeVar("T")
+
 
 def evaluate(
     model: Any,
@@ -40,11 +43,11 @@ def evaluate(
     corrects them otherwise.
 
     Args:
-        model: translator, language model, masked language model, classifier of text or model of
-            token sequences, loaded or by its directory or name.
+        model: translator, language model, masked language model, classifier of text, model of
+            token sequences or of images and texts, loaded or by its directory or name.
         data: pairs for a translator, texts with labels for a classifier, texts for a language
-            model, records for a model of token sequences; in memory or in files, in the forms of
-            `heedful.train`.
+            model, records for a model of token sequences, images with captions for one of images
+            and texts; in memory or in files, in the forms of `heedful.train`.
         metrics: metrics of translations, out of bleu, chrf and ter.
         documents: unit of a file of text for a language model, which is read as one text: `file`,
             `paragraph` or `line`; a `.jsonl` file holds one text a line.
@@ -54,7 +57,7 @@ def evaluate(
     Returns:
         The scores by name: in percent for translations, shares for labels, and the measures of
         texts, such as the perplexity; for records nats and bits of all values together, and of
-        each field in the table `fields`.
+        each field in the table `fields`. For images and texts the recall both ways, 0 to 1.
 
     Raises:
         ModelError: when the model is of another kind.
@@ -70,11 +73,14 @@ def evaluate(
         found = corpus_scores(translations, [target for _, target in pairs], metrics)
         return {name: each.score for name, each in found.items()}
     if "generate" in pipeline.verbs and isinstance(pipeline.tokenizer, FieldTokenizer):
-        records = _records(pipeline, data)
+        records = _on_files(data, partial(read_records, pipeline))
         losses = record_likelihood(pipeline, records, **options)
-        return record_scores(losses, exact_shares(pipeline, records))
+        return record_scores(losses, answer_scores(pipeline, records))
     if "generate" in pipeline.verbs:
         return dict(text_likelihood(pipeline, _texts(data, documents), **options).scores)
+    if "recall" in pipeline.verbs:
+        images, captions = _on_files(data, lambda corpus: pipeline.read(corpus.plain()))
+        return dict(pipeline.recall(images, captions, **options))
     if "embed" in pipeline.verbs:
         if "classify" in pipeline.verbs:
             return dict(label_scores(pipeline, _labelled(data), **options))
@@ -104,15 +110,16 @@ def _labelled(data: Any) -> list[LabelledText]:
     return [LabelledText(number, *row) for number, row in rows]
 
 
-def _records(pipeline: Any, data: Any) -> list[str]:
+def _on_files(data: Any, read: Callable[[CorpusSpec], T]) -> T:
+    """Return what a function reads from files of records, which are written if in memory."""
     files = file_spec(data)
     if files is not None:
-        return read_records(pipeline, CorpusSpec.parse(files))
+        return read(CorpusSpec.parse(files))
     # The model's reader may change what it reads, and it reads files.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "examples.jsonl"
         write_records(data, path)
-        return read_records(pipeline, CorpusSpec(file=str(path)))
+        return read(CorpusSpec(file=str(path)))
 
 
 def _texts(data: Any, documents: Unit) -> list[str]:

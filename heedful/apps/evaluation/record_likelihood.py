@@ -22,6 +22,7 @@ from heedful.data.corpus_spec import CorpusSpec, RecordSpec
 from heedful.data.record_files import record_reader
 from heedful.errors import DataError, ModelError
 from heedful.evaluate.corpus_metrics import bits_per_unit
+from heedful.evaluate.task_metrics import word_error_rate
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.record_answers import RecordPipeline
 from heedful.pipelines.text_generation import GenerationPipeline
@@ -117,7 +118,7 @@ def record_likelihood(
     if not records:
         raise DataError("There is no record to measure", remedy="Give a file with records in it")
     arguments = (records, batch_tokens, progress)
-    if pipeline.spec.reads == "pairs":
+    if pipeline.answers:
         measured = _answer_losses(cast("RecordPipeline", pipeline), *arguments)
     else:
         measured = _sequence_losses(pipeline, *arguments)
@@ -191,17 +192,21 @@ def _answer_losses(
             progress(done, len(asked))
 
 
-def exact_shares(pipeline: GenerationPipeline, records: Sequence[str]) -> dict[str, float]:
-    """Return the share of records in which each written field comes out exactly, 0 to 1.
+def answer_scores(
+    pipeline: GenerationPipeline, records: Sequence[str], beam: int = 1
+) -> dict[str, dict[str, float]]:
+    """Return how well each field is written that an encoder does not read.
 
     Args:
-        pipeline: encoder-decoder of records, which writes greedily; other models have no shares.
+        pipeline: model that reads records by an encoder; other models have no such scores.
         records: records as lines of JSON.
+        beam: width of the search; 1 is greedy.
 
     Returns:
-        Share by field; none where numbers are written, which have many good values.
+        `exact`, the share of records in which a field is exact, and `word_error_rate` of texts, by
+        field; none where numbers are written, which have many good values.
     """
-    if pipeline.spec.reads != "pairs":
+    if not pipeline.answers:
         return {}
     pipeline = cast("RecordPipeline", pipeline)
     written = [field for field in pipeline.written.fields if not field.given]
@@ -214,15 +219,17 @@ def exact_shares(pipeline: GenerationPipeline, records: Sequence[str]) -> dict[s
         json.dumps({**each.read, **{name: whole[name] for name in given}})
         for each, whole in zip(known, wanted, strict=True)
     ]
-    found = [json.loads(each.text) for each in pipeline.generate(asked)]
-    return {
-        field.name: sum(
-            ours.get(field.name) == theirs.get(field.name)
-            for ours, theirs in zip(found, wanted, strict=True)
-        )
-        / len(wanted)
-        for field in written
-    }
+    found = [json.loads(each.text) for each in pipeline.generate(asked, beam=beam)]
+    scores: dict[str, dict[str, float]] = {"exact": {}, "word_error_rate": {}}
+    for field in written:
+        ours, theirs = ([record.get(field.name) for record in side] for side in (found, wanted))
+        right = sum(our == their for our, their in zip(ours, theirs, strict=True))
+        scores["exact"][field.name] = right / len(wanted)
+        if field.content == "text":
+            # An empty text has no tokens, and its field is not there.
+            texts = ([text or "" for text in side] for side in (ours, theirs))
+            scores["word_error_rate"][field.name] = word_error_rate(*texts)
+    return {name: each for name, each in scores.items() if each}
 
 
 def _encoded(fields: FieldTokenizer, record: str, number: int) -> list[int]:
@@ -240,13 +247,14 @@ def summed(losses: dict[str, FieldLoss]) -> FieldLoss:
     return FieldLoss(total, sum(loss.values for loss in each), each[0].records)
 
 
-def record_scores(losses: dict[str, FieldLoss], exact: dict[str, float]) -> dict[str, Any]:
+def record_scores(
+    losses: dict[str, FieldLoss], answers: dict[str, dict[str, float]]
+) -> dict[str, Any]:
     """Return the measures of all fields and of each, as plain data.
 
     Args:
         losses: result of `record_likelihood`.
-        exact: result of `exact_shares`.
+        answers: result of `answer_scores`.
     """
     fields = {name: loss.plain() for name, loss in losses.items()}
-    shares = {"exact": exact} if exact else {}
-    return {**summed(losses).plain(), "fields": fields, **shares}
+    return {**summed(losses).plain(), "fields": fields, **answers}

@@ -65,7 +65,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
     """
     directory = find_model_directory(model)
     facts = read_facts(directory)
-    spec = facts.spec
+    spec: Any = facts.spec
     if spec.kind != "translator" and spec.kind != "causal_lm":
         raise ModelError(
             f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",
@@ -361,6 +361,8 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
         return [*problems, error.what]
     if spec.embedding.norm is not None:
         norms.append(spec.embedding.norm)
+    if any(norm.kind == "layer" and not norm.bias for norm in norms):
+        problems.append("layer norms without bias")
     if any(norm.unit_offset for norm in norms):
         problems.append("norms with unit_offset")
     # CTranslate2's config has one `layer_norm_epsilon` for the whole model.
@@ -381,6 +383,8 @@ def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     block = stack.block
     if not all(each.residual for each in block.sublayers):
         yield f"{side}: a sub-layer without a residual connection"
+    if any(each.parallel for each in block.sublayers):
+        yield f"{side}: sub-layers that read the block's input (parallel)"
     # In CTranslate2 all layers of a stack have the same number of heads.
     if stack.is_pruned:
         yield f"{side}.kept_heads (layers with unequal heads, from pruning)"

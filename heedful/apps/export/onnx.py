@@ -23,9 +23,8 @@ from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
 from heedful.interop.tokenizer_export import token_ids, write_tokenizers
 from heedful.models.checkpoint import load_model, write_directory
 from heedful.models.encoder import EncoderModel
+from heedful.models.images.vision import VisionModel
 from heedful.models.model_directory import find_model_directory, read_facts
-from heedful.models.model_spec import EncoderSpec, VisionSpec
-from heedful.models.vision import VisionModel
 
 MODEL_FILE = "model.onnx"
 
@@ -69,12 +68,18 @@ def export_onnx(model: Path, out: Path) -> list[str]:
     """
     directory = find_model_directory(model)
     facts = read_facts(directory)
-    spec = facts.spec
+    spec: Any = facts.spec
     if spec.kind != "encoder" and spec.kind != "vision":
         raise ModelError(
             f"A model of the kind {spec.kind!r} cannot be exported to ONNX",
             where=str(directory),
             remedy="Give an encoder of text or images; others go to --format hf or ctranslate2",
+        )
+    if spec.kind == "encoder" and spec.head("ctc"):
+        raise ModelError(
+            "Programs that run ONNX do not know how the labels of CTC become an answer",
+            where=str(directory),
+            remedy="Run the model with Heedful",
         )
     # The number of tokens that an expert gets depends on the data, which no traced graph can
     # express.
@@ -117,7 +122,7 @@ def _check_packages() -> None:
         )
 
 
-def _config_of(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
+def _config_of(spec: Any) -> dict[str, Any]:
     """Return the fields of config.json that programs read, such as the names of classes."""
     config: dict[str, Any] = {"hidden_size": spec.width}
     if spec.kind == "vision":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.engines.cost_memory import (
     embedding_saved,
@@ -17,6 +17,7 @@ from heedful.engines.cost_memory import (
     rotated_beside,
     sublayer_saved,
 )
+from heedful.errors import ModelError
 from heedful.models.cost import (
     BACKWARD_PER_FORWARD,
     blocks_of,
@@ -150,15 +151,23 @@ class ModelCosts:
         return self.parameters - self.blocks.divisible * (1 - 1 / tensor)
 
 
-def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
+def model_costs(spec: Any, length: int, number_bytes: int) -> ModelCosts:
     """Count the costs of a model.
 
     Args:
         spec: specification of the model.
         length: tokens of a sequence or of each side of a pair; ignored for models of images.
         number_bytes: bytes of an element in matmuls, `FLOAT32` or `BFLOAT16`.
+
+    Raises:
+        ModelError: when the model is no stack of blocks.
     """
-    if spec.kind == "vision":
+    if not spec.stacks():
+        raise ModelError(
+            f"A plan divides blocks, and a model of the kind {spec.kind!r} has none",
+            remedy="Train it on one device",
+        )
+    if spec.reads == "images":
         length = spec.num_states
     total, blocks = BlockCosts(layers=0), []
     for name, stack in spec.stacks().items():
@@ -266,7 +275,7 @@ def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
     return ""
 
 
-def forward_work(spec: ModelSpec, length: int) -> Work:
+def forward_work(spec: Any, length: int) -> Work:
     """Return the operations of the forward pass of one sequence, pair or image.
 
     Args:
@@ -276,7 +285,7 @@ def forward_work(spec: ModelSpec, length: int) -> Work:
     Returns:
         The operations, without the predictions of masked tokens.
     """
-    if spec.kind == "vision":
+    if spec.reads == "images":
         return image_work(spec)
     if spec.kind == "translator":
         return training_cost(spec, length, length).forward

@@ -1,10 +1,10 @@
-"""`heedful evaluate --data`: score a classifier, tagger or question answerer."""
+"""`heedful evaluate --data`: score a classifier, tagger, question answerer or retrieval."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heedful.cli.encoder_verbs import load_encoder
 from heedful.cli.flags import Running
@@ -33,7 +33,7 @@ class _Scored(NamedTuple):
 def evaluate_encoder(
     model: Path, data: Path, columns: TagColumns, running: Running, report: Report
 ) -> None:
-    """Score a classifier, tagger or question answerer on a file of examples.
+    """Score a classifier, tagger, question answerer or retrieval on a file of examples.
 
     Args:
         model: the model's directory.
@@ -49,7 +49,32 @@ def evaluate_encoder(
     """
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
-    pipeline = load_encoder(model, device=running.device, precision=running.precision)
+    from heedful.interop.hugging_face import describe_any
+
+    options = {"device": running.device, "precision": running.precision}
+    if describe_any(model).spec.kind == "two_towers":
+        scored = _retrieval(model, data, running, options)
+    else:
+        scored = _encoder(load_encoder(model, **options), model, data, columns, running)
+    if not report.output.json:
+        title = f"{scored.total:,} {scored.name}"
+        show_values(title, ("metric", "score"), scored.scores, "{:.4f}".format)
+    scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
+    report.finish({scored.name: scored.total, "scores": scores})
+
+
+def _retrieval(model: Path, data: Path, running: Running, loading: Mapping[str, Any]) -> _Scored:
+    from heedful.pipelines.any_pipeline import loaded_as
+
+    pipeline = loaded_as("two_towers", model, **loading)
+    images, captions = pipeline.read({"file": str(data)})
+    sizes = {"batch_size": running.batch_size, "batch_tokens": running.positions(pipeline)}
+    return _Scored(len(images), "images", pipeline.recall(images, captions, **sizes))
+
+
+def _encoder(
+    pipeline: EncoderPipeline, model: Path, data: Path, columns: TagColumns, running: Running
+) -> _Scored:
     scorers: dict[str, Callable[..., _Scored]] = {
         "sequence": _labels,
         "token": _tags,
@@ -66,12 +91,7 @@ def evaluate_encoder(
         "batch_size": running.batch_size,
         "batch_tokens": running.positions(pipeline),
     }
-    scored = scorers[heads[0]](pipeline, data, columns, options)
-    if not report.output.json:
-        title = f"{scored.total:,} {scored.name}"
-        show_values(title, ("metric", "score"), scored.scores, "{:.4f}".format)
-    scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
-    report.finish({scored.name: scored.total, "scores": scores})
+    return scorers[heads[0]](pipeline, data, columns, options)
 
 
 def _labels(

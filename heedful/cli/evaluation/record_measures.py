@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def continues_sequences(model: Path) -> bool:
     """Return True for a model that continues sequences, of records or of text."""
     from heedful.interop.hugging_face import describe_any
-    from heedful.pipelines.any_pipeline import answers_records
+    from heedful.pipelines.any_pipeline import record_use
 
     described = describe_any(model)
     spec = described.spec
-    return spec.kind == "causal_lm" or answers_records(spec, described.tokenizers)
+    return spec.kind == "causal_lm" or record_use(spec, described.tokenizers) is not None
 
 
 def evaluate_records(model: Path, data: Path, running: Running, report: Report) -> None:
@@ -38,7 +38,7 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
         DataError: for a record that does not fit.
     """
     from heedful.apps.evaluation.record_likelihood import (
-        exact_shares,
+        answer_scores,
         read_records,
         record_likelihood,
         record_scores,
@@ -58,15 +58,17 @@ def evaluate_records(model: Path, data: Path, running: Running, report: Report) 
             batch_tokens=running.positions(pipeline),
             progress=lambda done, total: events.progress(done, total, "records read"),
         )
-        exact = exact_shares(pipeline, records)
+        answers = answer_scores(pipeline, records)
     if not report.output.json:
         rows = {**losses, "all": summed(losses)} if len(losses) > 1 else losses
         columns = ["field", "values", "nats a value", "bits a value", "nats a record"]
         table = [_row(name, loss) for name, loss in rows.items()]
         show_table(f"{len(records):,} records", columns, table, numbers=4)
-        for name, share in exact.items():
+        for name, share in answers.get("exact", {}).items():
             say(f"{name}: {share:.2%} are written exactly")
-    report.finish({"records": len(records), "scores": record_scores(losses, exact)})
+        for name, rate in answers.get("word_error_rate", {}).items():
+            say(f"{name}: word error rate {rate:.2%}")
+    report.finish({"records": len(records), "scores": record_scores(losses, answers)})
 
 
 def _row(name: str, loss: FieldLoss) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 import heedful
 from heedful.cli.encoder_verbs import load_encoder
+from heedful.cli.evaluation.choice_measures import evaluate_choices
 from heedful.cli.flags import Running
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import Report, say, show_table, show_values, terminal
@@ -18,6 +19,9 @@ from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
     from heedful.apps.evaluation.text_likelihood import PositionLoss, TextLikelihood
+
+
+_SHOTS = 4
 
 
 @flag_group("Rotary positions", 40)
@@ -56,6 +60,10 @@ class TextFlags:
             strides give tokens more context and take longer.
         by_position: Measure the loss at each position of the window, up to and beyond the trained
             length.
+        choices: File of questions with answers to choose from, as lines of JSON with prompt,
+            choices and answer; the answer that the model finds likeliest is its choice.
+        examples: File of solved questions, some of which stand before each of --choices.
+        shots: Number of --examples before each question; 4 if unset.
     """
 
     text: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
@@ -63,6 +71,9 @@ class TextFlags:
     length: int | None = None
     stride: int | None = None
     by_position: bool = False
+    choices: Path | None = None
+    examples: Path | None = None
+    shots: int | None = None
 
     def check(self) -> None:
         """Refuse flags of --text without it, and flags that exclude each other.
@@ -75,6 +86,24 @@ class TextFlags:
         flag = next((flag for flag, is_given in given.items() if is_given), None)
         if not self.text and flag is not None:
             raise UserError("There is no text to score", where=flag, remedy="Add --text FILE")
+        if self.shots is not None and self.examples is None:
+            raise UserError(
+                "There is nothing to show before a question",
+                where="--shots",
+                remedy="Add --examples FILE",
+            )
+        if self.examples is not None and self.choices is None:
+            raise UserError(
+                "There is no question to answer", where="--examples", remedy="Add --choices FILE"
+            )
+        if self.text and self.choices is not None:
+            raise UserError(
+                "A text is measured, or choices are counted",
+                where="--choices",
+                remedy="Leave one out",
+            )
+        if self.shots is not None and self.shots < 0:
+            raise UserError("There cannot be fewer than 0 examples", where="--shots")
         if self.by_position and self.stride is not None:
             raise UserError(
                 "Windows do not overlap where the loss is measured by position",
@@ -123,6 +152,11 @@ class TextMeasurement:
         from heedful.interop.hugging_face import describe_any
 
         flags = self.flags
+        if flags.choices is not None:
+            shots = _SHOTS if flags.shots is None else flags.shots
+            options = (flags.choices, flags.examples, shots, self.running, self.report)
+            evaluate_choices(self.model, *options)
+            return
         if self.running.ensemble:
             raise UserError("Only translators make an ensemble", where="--ensemble")
         if self.chart is not None and not flags.by_position:

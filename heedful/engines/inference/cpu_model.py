@@ -23,7 +23,7 @@ from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
-from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.embeddings import InputEmbedding, RowProjection, TokenEmbedding
 
 if TYPE_CHECKING:
     from heedful.engines.inference.numpy_translator import NumpyTranslator
@@ -40,7 +40,7 @@ class CpuInputEmbedding(EnginePart, InputEmbedding):
         self,
         ids: Tensor,
         positions: Tensor,
-        table: TokenEmbedding,
+        table: TokenEmbedding | RowProjection,
         segments: Tensor | None = None,
     ) -> Tensor:
         if self.by_definition:
@@ -107,7 +107,13 @@ def use_kernels(engine: AnyModel, *, native: bool) -> None:
         engine: engine with packed layers.
         native: flag that the layers are packed for kernels in C.
     """
-    weights, spec = ModuleWeights(engine) if native else None, engine.spec
+    spec = engine.spec
+    if spec.reads == "images_and_texts":
+        # Each tower is a whole model, with weights under names of its own.
+        for tower in spec.stacks():
+            use_kernels(getattr(engine, tower), native=native)
+        return
+    weights = ModuleWeights(engine) if native else None
     embedding = getattr(spec, "embedding", None)
     if embedding is not None and not embedding_refusals(embedding, "embedding"):
         for module in engine.input_modules().values():

@@ -78,6 +78,7 @@ _BLOCKS: _Rules = {
         "norm_placement": _one_of("before", "after", reason="kernels norm before or after a part"),
         "residual": _one_of(True, reason="kernels always add the residual"),
         "residual_scale": _one_of(1.0, reason="kernels do not scale the residual sum"),
+        "parallel": _one_of(False, reason="kernels run sub-layers one after the other"),
     },
     AttentionSpec: {
         **_honour("kind", "over", "num_heads", "num_kv_heads", "head_width", "bias"),
@@ -85,6 +86,7 @@ _BLOCKS: _Rules = {
         **_honour("output_bias", "scale", "dropout", "rotary", "kept_heads"),
         "softcap": _one_of(None, reason="kernels have no soft cap"),
         "query_key_norm": _one_of(None, reason="kernels do not norm queries and keys"),
+        "query_key_norm_over": _one_of("head", reason="kernels do not norm queries and keys"),
         # PyTorch makes a tensor of visible pairs or of biases, which C reads: all kinds are
         # supported.
         "mask": _BY_DEFINITION,

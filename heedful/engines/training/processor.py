@@ -36,7 +36,7 @@ from heedful.engines.unpadding import (
     rows_in_use,
     rows_of,
 )
-from heedful.models.block import Block, BlockState
+from heedful.models.block import Block, BlockState, SubLayer
 from heedful.models.stack import Stack
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, CrossMixer, Memory, MixerState
@@ -145,7 +145,7 @@ class ProcessorBlock(Block):
         first = self.sublayers[0]
         # x is the stream and y the input of the next part. Every sub-layer ends with the norm of
         # the next sub-layer, so only the first norm stands alone.
-        y = apply_norm(x, self.modules_of(first)[1]) if first.norms_input else x
+        start, y = x, self._input_of(first, x)
         next_states: list[MixerState | None] = []
         for index, sublayer in enumerate(self.sublayers):
             part: Any = self._modules[sublayer.name]
@@ -163,15 +163,23 @@ class ProcessorBlock(Block):
                 output = output if rows is None else rows.pack(output)
                 result = residual_norm(x, output, after)
             x, y = result
+            for following in self.sublayers[index + 1 : index + 2]:
+                if following.parallel:
+                    y = self._input_of(following, start)
             next_states.append(state)
         return x, next_states
+
+    def _input_of(self, sublayer: SubLayer, stream: Tensor) -> Tensor:
+        """Return the input of a part: the stream, normed where norms come first."""
+        norm = self.modules_of(sublayer)[1]
+        return apply_norm(stream, norm) if sublayer.norms_input else stream
 
     def _after(self, index: int) -> ResidualNorm:
         """Return the dropout, sum and norms between a part and the input of the next part."""
         here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
         _, norm, output_norm, dropout = self.modules_of(here)
         # There is no next part after the last sub-layer: the next block norms the stream itself.
-        reads_norm = any(each.norms_input for each in following)
+        reads_norm = any(each.norms_input and not each.parallel for each in following)
         return ResidualNorm(
             norm=norm if here.placement == "after" else None,
             input_norm=self.modules_of(following[0])[1] if reads_norm else None,

@@ -165,8 +165,11 @@ class Attention(StoredApart):
         # A norm over E of each head bounds its scores, which otherwise grow with training and
         # saturate the softmax (Henry 2020; Dehghani 2023).
         if spec.query_key_norm is not None:
-            self.query_norm = build_norm(spec.query_key_norm, self.head_width)
-            self.key_norm = build_norm(spec.query_key_norm, self.head_width)
+            whole = spec.query_key_norm_over == "all_heads"
+            query, key = (self.num_heads, self.num_kv_heads) if whole else (1, 1)
+            self.query_norm = build_norm(spec.query_key_norm, query * self.head_width)
+            self.key_norm = build_norm(spec.query_key_norm, key * self.head_width)
+        self.norms_all_heads = spec.query_key_norm_over == "all_heads"
         self.rotary = Rotary(self.head_width, spec.rotary) if spec.rotary else None
         self.position_bias = (
             build_bias(spec.position_bias, spec, width) if spec.position_bias else None
@@ -197,13 +200,11 @@ class Attention(StoredApart):
     def queries_of(self, query: Tensor) -> Tensor:
         """Return queries [B, L, H · E] as [B, H, L, E], normalised where the spec says so."""
         # Normed before the rotation, which keeps lengths, as in Gemma 3 and Qwen 3.
-        q = self._heads(query, self.heads_left)
-        return q if self.query_norm is None else self.query_norm(q)
+        return self._normed_heads(query, self.query_norm, self.heads_left)
 
     def keys_of(self, key: Tensor) -> Tensor:
         """Return keys [B, L, K · E] as [B, K, L, E], normalised where the spec says so."""
-        k = self._heads(key, self.key_heads_left)
-        return k if self.key_norm is None else self.key_norm(k)
+        return self._normed_heads(key, self.key_norm, self.key_heads_left)
 
     def values_of(self, value: Tensor) -> Tensor:
         """Return values [B, L, K · E] as [B, K, L, E]."""
@@ -240,6 +241,15 @@ class Attention(StoredApart):
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
         return plain and self.relative_values is None
+
+    def _normed_heads(self, x: Tensor, norm: nn.Module | None, num_heads: int) -> Tensor:
+        """Divide x [B, L, H · E] into heads [B, H, L, E], normed before or after the division."""
+        if norm is None:
+            return self._heads(x, num_heads)
+        if self.norms_all_heads:  # OLMo 2 (2024)
+            return self._heads(norm(x), num_heads)
+        normed: Tensor = norm(self._heads(x, num_heads))
+        return normed
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)

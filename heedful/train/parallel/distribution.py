@@ -14,6 +14,8 @@ from collections.abc import Callable
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from heedful.errors import ConfigError
+from heedful.nn.batch_norm import has_batch_norm
 from heedful.train.objective import Objective
 from heedful.train.parallel.copies import Copies
 from heedful.train.parallel.shares import Share, check_context
@@ -24,6 +26,24 @@ from heedful.train.update import Distribution
 # With `parallel.parts` one process sums gradients in the order of up to this many processes, which
 # takes up to three more gradients of memory.
 _COMPARED = 4
+
+
+def check_batch_norm(model: nn.Module) -> None:
+    """Refuse models for several processes whose passes measure a batch.
+
+    Args:
+        model: model to train.
+
+    Raises:
+        ConfigError: when the model has batch normalisation.
+    """
+    if has_batch_norm(model):
+        raise ConfigError(
+            "Batch normalisation would measure another batch in each process, so that copies of "
+            "the model would differ",
+            where="images.network = resnet",
+            remedy="Train in one process, or choose images.network = vit",
+        )
 
 
 def distribute(
@@ -58,6 +78,7 @@ def distribute(
 
     def check() -> None:
         check_context(model, size.context, settings.objective)
+        check_batch_norm(model)
         if size.tensor > 1:
             # DTensor takes half a second to load.
             from heedful.train.parallel.tensor_plan import check_matrices

@@ -13,7 +13,7 @@ from heedful.data.batches import FramedBatch
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.model_spec import SpanHeadSpec
+from heedful.models.encoder_spec import SpanHeadSpec
 from heedful.pipelines.encoder_input import answer_tokens, parts_of, segments_of
 from heedful.text.tokenizer import TextTokenizer
 from heedful.train.objective import PenaltyCapture

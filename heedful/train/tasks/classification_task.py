@@ -14,7 +14,7 @@ from heedful.data.batches import RowBatch
 from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
-from heedful.models.model_spec import SequenceHeadSpec
+from heedful.models.encoder_spec import SequenceHeadSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, counted_labels

@@ -22,7 +22,7 @@ from heedful.data.corruption import (
 )
 from heedful.data.encoded_texts import frame_size
 from heedful.errors import ConfigError
-from heedful.models.model_spec import MaskedLMHeadSpec
+from heedful.models.encoder_spec import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import translator_spec
 from heedful.text.tokenizer import SPECIALS
 from heedful.text.tokenizer_pair import TokenizerPair

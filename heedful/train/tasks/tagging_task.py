@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from heedful.data.batches import FramedBatch
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
-from heedful.models.model_spec import TokenHeadSpec
-from heedful.pipelines.encoder_input import parts_of, word_tokens
+from heedful.models.encoder_spec import TokenHeadSpec
+from heedful.pipelines.encoder_input import check_pairs, parts_of, word_tokens
 from heedful.text.tokenizer import TextTokenizer
 from heedful.train.objective import PenaltyCapture
 from heedful.train.task import Setup, Task, check_several, counted_labels, plural
@@ -21,6 +22,7 @@ from heedful.train.tasks.encoder_task import (
     framed_task,
 )
 from heedful.train.tasks.pipeline_scores import pipeline_measure, tag_metrics, tag_scores
+from heedful.train.warm_start import exact_text
 
 Sentences = list[TaggedSentence]
 
@@ -52,10 +54,12 @@ def prepare(setup: Setup) -> Task:
     # Checked before tokenizers are trained, which may take minutes.
     metrics = tag_metrics(settings.validation.metrics, names)
     tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, _texts(setup, readers, files)))
+    exact = exact_text(settings)
+    rows_of = functools.partial(_rows, setup, tokenizers.source, numbers, exact)
 
     def encode(name: str, readers: list[TaggedReader], files: list[Sentences]) -> FramedRows:
         rows = [
-            [row for s in file for row in _rows(setup, tokenizers.source, numbers, s, reader)]
+            [row for sentence in file for row in rows_of(sentence, reader)]
             for reader, file in zip(readers, files, strict=True)
         ]
         _note(setup, name, files, rows)
@@ -95,6 +99,7 @@ def _rows(
     setup: Setup,
     tokenizer: TextTokenizer,
     numbers: dict[str, int],
+    exact: int | None,
     sentence: TaggedSentence,
     reader: TaggedReader,
 ) -> list[FramedRow]:
@@ -105,6 +110,7 @@ def _rows(
     data = setup.settings.data
     ids, first_tokens = word_tokens(tokenizer, sentence.words)
     where = f"{reader.path}:{sentence.line}"
+    check_pairs(exact, len(ids), where)
     parts = parts_of(tokenizer, ids, longest=data.max_length, where=where, stride=data.stride)
     pairs = zip(first_tokens, sentence.tags, strict=True)
     targets = [(token, numbers[tag]) for token, tag in pairs if token is not None]

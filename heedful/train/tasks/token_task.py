@@ -15,11 +15,17 @@ from heedful.data.encoded_records import RecordPairs, RecordRows
 from heedful.data.field_inference import train_sides
 from heedful.data.record_files import record_reader
 from heedful.errors import ConfigError, ModelError
-from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.models.encoder_spec import CTCHeadSpec
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import CausalLMObjective, TranslationObjective
+from heedful.train.objective import (
+    CausalLMObjective,
+    CTCObjective,
+    Objective,
+    TranslationObjective,
+)
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import encode_and_note, weighted_fingerprint
 
@@ -57,6 +63,9 @@ def prepare(setup: Setup) -> Task:
             source = encode_and_note(setup, f"{name} source", readers, read, "sequence")
             made = RecordPairs(texts, written, longest, source, read)
         made.check()
+        if settings.tokens.writer == "ctc":
+            assert isinstance(made, RecordPairs)
+            made.check_alignments(read.row_size if settings.tokens.rows else 1)
         return made
 
     records = rows("training", training)
@@ -77,11 +86,19 @@ def prepare(setup: Setup) -> Task:
             records.line_of,
         ),
         new_model,
-        CausalLMObjective(settings.objective.label_smoothing)
-        if tokenizers.joint
-        else TranslationObjective(settings.objective),
+        _objective(setup, tokenizers),
         validation,
     )
+
+
+def _objective(setup: Setup, tokenizers: TokenizerPair) -> Objective:
+    """Return the loss of a model of all fields, of a decoder that answers, or of CTC."""
+    settings = setup.settings
+    if tokenizers.joint:
+        return CausalLMObjective(settings.objective.label_smoothing)
+    if settings.tokens.writer == "decoder":
+        return TranslationObjective(settings.objective)
+    return CTCObjective()
 
 
 def _spec(setup: Setup, read: FieldTokenizer, written: FieldTokenizer, longest: int) -> Any:
@@ -94,12 +111,18 @@ def _spec(setup: Setup, read: FieldTokenizer, written: FieldTokenizer, longest: 
         longest: most tokens of a side, its begin or end token counted.
     """
     shape = setup.settings.model
+    row_size = read.row_size if setup.settings.tokens.rows else None
     if read is written:
         return causal_lm_spec(shape, written.size, longest, written.axes(longest + 1))
     # The vocabularies of both sides have nothing in common, so neither have their tables.
     sharing = "none" if shape.share_embeddings == "none" else "target"
     shape = shape.model_copy(update={"max_length": longest, "share_embeddings": sharing})
-    return translator_spec(shape, read.size, written.size)
+    if setup.settings.tokens.writer == "ctc":
+        head = CTCHeadSpec(vocabulary=written.size)
+        made: Any = encoder_spec(shape, read.size, longest, (head,), row_size)
+    else:
+        made = translator_spec(shape, read.size, written.size, row_size)
+    return made
 
 
 def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, FieldTokenizer]:
@@ -124,6 +147,7 @@ def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, Fie
             where=where,
             remedy=f"Set --tokens.source {' '.join(names)}" if names else "Leave tokens.source out",
         )
+    _check_writer(setup, read, written)
     fields = dict.fromkeys((*read.fields, *written.fields))
     setup.events.note("Fields: " + ", ".join(field.write() for field in fields))
     if names:
@@ -137,3 +161,41 @@ def _sides(setup: Setup, tokenizers: TokenizerPair) -> tuple[FieldTokenizer, Fie
                 remedy=f"Raise it to {side.longest - 1} or more",
             )
     return read, written
+
+
+def _check_writer(setup: Setup, read: FieldTokenizer, written: FieldTokenizer) -> None:
+    """Refuse rows and CTC where the fields do not allow them.
+
+    Raises:
+        ConfigError: when no encoder reads anything, an encoder of rows reads other fields than one
+            of numbers, or CTC has not one field of any length to write, or labels to smooth.
+    """
+    tokens = setup.settings.tokens
+    if read is written and (tokens.rows or tokens.writer == "ctc"):
+        raise ConfigError(
+            "Without an encoder nothing is read in rows, or answered by ctc",
+            where="tokens.rows" if tokens.rows else "tokens.writer",
+            remedy="Name the fields that an encoder reads by --tokens.source",
+        )
+    if tokens.rows and [field.content for field in read.fields] != ["numbers"]:
+        raise ConfigError(
+            "Rows are those of one field of numbers, and the encoder reads "
+            + ", ".join(field.write() for field in read.fields),
+            where="tokens.rows",
+            remedy="Name such a field by --tokens.source, or leave rows out",
+        )
+    if tokens.writer == "decoder":
+        return
+    if len(written.fields) > 1 or written.fields[0].count is not None:
+        raise ConfigError(
+            "CTC writes one field of any length, and the fields that are not read are "
+            + ", ".join(field.write() for field in written.fields),
+            where="tokens.fields",
+            remedy="Leave others out, and give the shape 'any'",
+        )
+    if setup.settings.objective.label_smoothing:
+        raise ConfigError(
+            "The loss of CTC is a sum over alignments, whose labels are not smoothed",
+            where="objective.label_smoothing",
+            remedy="Set it to 0",
+        )

@@ -15,7 +15,8 @@ import torch
 from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.model_spec import EncoderSpec, VisionSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import encoder_spec, translator_spec
 

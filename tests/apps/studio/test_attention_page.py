@@ -22,7 +22,8 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.search.search_settings import SearchSettings
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair

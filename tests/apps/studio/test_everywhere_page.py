@@ -118,7 +118,7 @@ def test_a_patch_becomes_a_vector_by_a_matrix_and_its_position(client: TestClien
         ("text", {"model": "en-de", "text": "x" * 401}, "401 characters"),
         ("text", {"model": "en-de", "text": " "}, "no text"),
         ("text", {"model": "digits", "text": "cat"}, "takes no text"),
-        ("image", {"model": "en-de", "example": "two"}, "reads no images"),
+        ("image", {"model": "en-de", "example": "two"}, "reads no patches of images"),
         ("image", {"model": "digits"}, "give one of drawing"),
     ],
 )

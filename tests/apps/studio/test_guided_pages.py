@@ -26,7 +26,8 @@ from heedful.inspect.head_measures import STRONG
 from heedful.inspect.readings import StackTokens
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.pipelines.fillers import load_filler
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.search.search_settings import SearchSettings

@@ -26,8 +26,8 @@ from heedful import inspect
 from heedful.apps.studio.pages import MOST_IMAGE_BYTES
 from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
 from heedful.models.checkpoint import save_model
-from heedful.models.model_spec import VisionSpec
-from heedful.models.vision import VisionModel
+from heedful.models.images.vision import VisionModel
+from heedful.models.images.vision_spec import VisionSpec
 from heedful.pipelines.image_classification import ImagePipeline
 
 

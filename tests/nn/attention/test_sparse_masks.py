@@ -14,7 +14,8 @@ from torch import Tensor
 from heedful.engines.host_parts import PROCESSOR_KERNELS
 from heedful.errors import ConfigError
 from heedful.models.causal_lm import CausalLM
-from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.attention.attend import KernelSet, attend, make_request, plan
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.kernels.matmul import Matmul

@@ -10,8 +10,8 @@ from heedful.device import Precision
 from heedful.engines.inference.prepare import prepare
 from heedful.engines.inference.support import cpu_refusals
 from heedful.errors import ModelError
-from heedful.interop.architectures.gemma2 import ARCHITECTURE as gemma2
-from heedful.interop.architectures.llama import ARCHITECTURE as llama
+from heedful.interop.architectures.decoders.gemma2 import ARCHITECTURE as gemma2
+from heedful.interop.architectures.decoders.llama import ARCHITECTURE as llama
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.interop.model_loading import load_any
 from heedful.models.causal_lm import CausalLM

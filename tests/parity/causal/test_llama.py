@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.gpt2 import ARCHITECTURE as gpt2
-from heedful.interop.architectures.llama import ARCHITECTURE as llama
+from heedful.interop.architectures.decoders.gpt2 import ARCHITECTURE as gpt2
+from heedful.interop.architectures.decoders.llama import ARCHITECTURE as llama
 from heedful.nn.spec import RotarySpec
 
 SIZES = {

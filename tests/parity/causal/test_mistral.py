@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.llama import ARCHITECTURE as llama
-from heedful.interop.architectures.mistral import ARCHITECTURE as mistral
+from heedful.interop.architectures.decoders.llama import ARCHITECTURE as llama
+from heedful.interop.architectures.decoders.mistral import ARCHITECTURE as mistral
 
 SIZES = {
     "vocab_size": 50,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.llama import ARCHITECTURE as llama
-from heedful.interop.architectures.qwen2 import ARCHITECTURE as qwen2
+from heedful.interop.architectures.decoders.llama import ARCHITECTURE as llama
+from heedful.interop.architectures.decoders.qwen2 import ARCHITECTURE as qwen2
 
 SIZES = {
     "vocab_size": 50,

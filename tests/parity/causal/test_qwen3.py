@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.interop.architectures.llama import ARCHITECTURE as llama
-from heedful.interop.architectures.qwen3 import ARCHITECTURE as qwen3
+from heedful.interop.architectures.decoders.llama import ARCHITECTURE as llama
+from heedful.interop.architectures.decoders.qwen3 import ARCHITECTURE as qwen3
 
 SIZES = {
     "vocab_size": 50,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.bart import ARCHITECTURE as bart
+from heedful.interop.architectures.translators.bart import ARCHITECTURE as bart
 from heedful.models.build import canonical_weights
 
 SIZES = {

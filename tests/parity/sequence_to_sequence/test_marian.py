@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.marian import ARCHITECTURE as marian
+from heedful.interop.architectures.translators.marian import ARCHITECTURE as marian
 from heedful.models.build import canonical_weights
 
 SIZES = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.interop.architectures.bart import ARCHITECTURE as bart
-from heedful.interop.architectures.marian import ARCHITECTURE as marian
-from heedful.interop.architectures.t5 import ARCHITECTURE as t5
+from heedful.interop.architectures.translators.bart import ARCHITECTURE as bart
+from heedful.interop.architectures.translators.marian import ARCHITECTURE as marian
+from heedful.interop.architectures.translators.t5 import ARCHITECTURE as t5
 from heedful.models.cost import count_parameters
 from heedful.models.preset_files import published_parameters, read_preset_spec
 

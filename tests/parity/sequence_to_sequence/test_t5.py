@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ModelError
-from heedful.interop.architectures.t5 import ARCHITECTURE as t5
+from heedful.interop.architectures.translators.t5 import ARCHITECTURE as t5
 from heedful.models.build import canonical_weights
 from heedful.nn.attention.relative_positions import T5Bias
 

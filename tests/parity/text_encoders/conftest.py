@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from heedful.config import merge
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.encoder import EncoderModel
-from heedful.models.model_spec import EncoderSpec
+from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.capture import Capture
 from heedful.nn.spec import NormSpec
 

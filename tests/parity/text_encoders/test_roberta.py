@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from heedful.errors import ModelError, UserError
-from heedful.interop.architectures.bert import ARCHITECTURE as bert
-from heedful.interop.architectures.roberta import ARCHITECTURE as roberta
+from heedful.interop.architectures.encoders.bert import ARCHITECTURE as bert
+from heedful.interop.architectures.encoders.roberta import ARCHITECTURE as roberta
 from heedful.models.build import canonical_weights
 from heedful.models.preset_files import read_preset_spec
 

@@ -24,7 +24,7 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
-from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
+from heedful.models.encoder_spec import MaskedLMHeadSpec
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec, translator_spec
@@ -192,7 +192,7 @@ def _other(request: BuildRequest) -> dict[str, Any]:
     }
 
 
-def _family_spec(request: BuildRequest) -> ModelSpec:
+def _family_spec(request: BuildRequest) -> Any:
     shape, length = request.model, request.model.max_length
     if request.task == "causal_lm":
         return causal_lm_spec(shape, request.vocabulary, length)

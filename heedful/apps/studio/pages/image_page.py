@@ -150,8 +150,8 @@ class LookRequest(ImageRequest):
 @call(ModelRequest)
 def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before an image is chosen."""
-    model = image_pipeline(request.model, workspace).engine
-    spec, layers = model.spec, attentions(model, "encoder")
+    pipeline = image_pipeline(request.model, workspace)
+    spec, layers = pipeline.spec, attentions(pipeline.engine, "encoder")
     return {
         "side": spec.image_size,
         "channels": spec.channels,
@@ -198,12 +198,12 @@ def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
 
     Raises:
         UserError: when the name is unknown.
-        ModelError: when the model reads something else.
+        ModelError: when the model reads something else, or has no patches to attend to.
     """
     model: Any = workspace.place(name).load().model
-    if model.spec.reads != "images":
+    if model.spec.kind != "vision":
         raise ModelError(
-            f"This model reads no images; its kind is {model.spec.kind!r}",
+            f"This model reads no patches of images; its kind is {model.spec.kind!r}",
             where=name,
             remedy="Choose a vision Transformer",
         )

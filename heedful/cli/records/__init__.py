@@ -1,0 +1,1 @@
+"""Verbs that turn other things into records of token sequences, and back."""

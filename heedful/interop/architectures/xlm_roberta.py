@@ -1,7 +1,0 @@
-"""XLM-RoBERTa (Conneau 2020): RoBERTa under its own names of classes."""
-
-from __future__ import annotations
-
-from heedful.interop.architectures.roberta import roberta_names
-
-ARCHITECTURE = roberta_names("xlm-roberta", "XLMRoberta").architecture()

@@ -1,0 +1,1 @@
+"""Models of images, made of the same blocks as those of texts."""

@@ -1,0 +1,115 @@
+"""An encoder of images (ViT, Dosovitskiy 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heedful.models.images.image_model import ImageModel
+from heedful.models.images.vision_spec import VisionSpec
+from heedful.models.prediction_heads import Classifier, Pooler
+from heedful.models.stack import Stack
+from heedful.nn.capture import Capture
+from heedful.nn.mixer import Context
+from heedful.nn.patches import PatchEmbedding, stretched
+from heedful.nn.positions import LearnedPositions, Positions
+
+
+class VisionModel(ImageModel):
+    """An encoder of image patches with an optional classifier.
+
+    Args:
+        spec: complete description; see `heedful.models.model_spec`.
+    """
+
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.patches = PatchEmbedding(spec.width, spec.image_size, spec.patch_size, spec.channels)
+        # Drawn like a row of an embedding table, which it is in effect.
+        self.class_token = (
+            nn.Parameter(nn.init.normal_(torch.empty(spec.width), std=spec.width**-0.5))
+            if spec.pooling == "first"
+            else None
+        )
+        self.positions = LearnedPositions(spec.width, spec.num_states)
+        # Dropout follows the sum with positions, as in appendix B.1 of the paper.
+        self.dropout = nn.Dropout(spec.dropout)
+        self.encoder = Stack(spec.width, spec.encoder, "encoder")
+        self.pooler = Pooler(spec.width) if spec.pooler else None
+        num_classes = len(spec.class_names)
+        self.classifier = Classifier(spec.width, num_classes) if num_classes else None
+
+    def forward(self, images: Tensor, capture: Capture | None = None) -> Tensor:
+        """Run the encoder.
+
+        Args:
+            images: [B, C, h, w] float.
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights` and
+                `encoder.0.output`.
+
+        Returns:
+            States [B, n, D] of the n patches in reading order; [B, 1 + n, D] where `pooling` is
+            `first`, with the class token's state first.
+
+        Raises:
+            DataError: when the images have another size or number of channels than the spec.
+        """
+        x = self.patches(images)
+        if self.class_token is not None:
+            # The parameter is float32 where patches come from a bfloat16 matmul.
+            x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
+        # Images have no padding, so every row has the same positions.
+        at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        x = self.dropout(x + self.positions(at))
+        states: Tensor = self.encoder(x, Context(Positions.of_self(at), capture=capture))
+        return states
+
+    def pooled(self, states: Tensor) -> Tensor:
+        """Return a vector for each image: its first state or the mean, through the pooler if any.
+
+        Args:
+            states: [B, 1 + n or n, D], result of `forward`.
+
+        Returns:
+            [B, D].
+        """
+        vector = states[:, 0] if self.spec.pooling == "first" else states.mean(dim=1)
+        return vector if self.pooler is None else self.pooler(vector)
+
+    def stacks(self) -> dict[str, Stack]:
+        """Return the stacks by name, in the order of a pass."""
+        return {"encoder": self.encoder}
+
+    def input_modules(self) -> dict[str, nn.Module]:
+        """Return the module that adds positions to the patches: the model itself."""
+        return {"encoder": self}
+
+    def at_size(self, image_size: int) -> VisionModel:
+        """Return a copy for images of another size, with interpolated positions.
+
+        Fine-tuning at a higher resolution than that of pre-training helps (section 3.2).
+
+        Args:
+            image_size: height and width in pixels, a multiple of the patch size.
+
+        Raises:
+            ConfigError: when the size is no multiple of the patch size.
+        """
+        # Parsed anew, which checks the size; `model_copy` would not.
+        spec = VisionSpec.parse(
+            {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
+        )
+        weights = self.state_dict()
+        before = self.class_token is not None  # row 0 belongs to the class token
+        table = weights["positions.weight"]
+        sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
+        finer = stretched(table[before:], sides[0], sides[1])
+        weights["positions.weight"] = torch.cat([table[:before], finer])
+        # Weights are loaded right after this, so none are initialised and no memory is taken twice.
+        with torch.device("meta"):
+            model = VisionModel(spec)
+        # Clones, so that training the copy leaves this model as it is.
+        own = {name: tensor.clone() for name, tensor in weights.items()}
+        model.load_state_dict(own, assign=True)
+        return model.train(self.training)

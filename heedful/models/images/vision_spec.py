@@ -1,0 +1,105 @@
+"""The config trees of models over patches of images: encoders and denoisers. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import PositiveInt, Probability
+from heedful.models.images.image_spec import ImageModelSpec
+from heedful.models.model_spec import CommonSpec
+from heedful.models.stack_spec import StackSpec
+from heedful.nn.spec import EmbeddingSpec
+
+
+class VisionSpec(ImageModelSpec):
+    """An encoder of images cut into patches (Dosovitskiy 2021)."""
+
+    kind: Literal["vision"] = "vision"
+    width: PositiveInt
+    patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
+    encoder: StackSpec
+    pooling: Literal["first", "mean"] = Field(
+        "first", description="state of the whole image: that of a [CLS] token, or the mean"
+    )
+    pooler: bool = Field(False, description="dense layer and tanh over the pooled state")
+    dropout: Probability = Field(0.0, description="dropout probability of embeddings")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self.encoder.check_width(self.width)
+        _check_patches(self.image_size, self.patch_size)
+        if self.encoder.has_memory:
+            raise ValueError("an encoder of images has no memory to cross-attend to")
+        return self
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return a copy that tells other classes apart.
+
+        A pooler of a model without classifier was trained for another purpose and is left out.
+        """
+        pooler = self.pooler and bool(self.class_names)
+        return super().with_labels(labels).model_copy(update={"pooler": pooler})
+
+    @property
+    def image_options(self) -> dict[str, Any]:
+        """The values of `[images]` that give this size of images and patches."""
+        own = {"network": "vit", "patch_size": self.patch_size, "pooling": self.pooling}
+        return super().image_options | own
+
+    @property
+    def num_positions(self) -> int:
+        """Number of learned positions, one for each state."""
+        return self.num_states
+
+    @property
+    def num_states(self) -> int:
+        """Number of states of an image: one for each patch, and one for the class token if any."""
+        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
+
+
+class DenoiserSpec(CommonSpec):
+    """A Transformer over noisy patches (Peebles 2023) with cross-attention to a caption's encoder.
+
+    Cross-attention is the way in which Rombach (2022) brings texts to a denoiser.
+    """
+
+    kind: Literal["denoiser"] = "denoiser"
+    width: PositiveInt
+    image_size: PositiveInt = Field(32, description="height and width of an image in pixels")
+    patch_size: PositiveInt = Field(4, description="height and width of a patch in pixels")
+    channels: PositiveInt = Field(3, description="number of colour channels")
+    vocabulary: PositiveInt
+    embedding: EmbeddingSpec = EmbeddingSpec()
+    encoder: StackSpec
+    decoder: StackSpec
+    max_length: PositiveInt = Field(32, description="maximum length of a caption in tokens")
+    words: tuple[str, ...] = Field(
+        (), description="words of the captions that it was trained on; unset if there are too many"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        _check_patches(self.image_size, self.patch_size)
+        for stack in (self.encoder, self.decoder):
+            stack.check_width(self.width)
+        if self.encoder.has_memory:
+            raise ValueError("an encoder has no memory to read: it makes the memory")
+        if not self.decoder.has_memory:
+            raise ValueError("the decoder's block needs cross_attention")
+        return self
+
+    reads = "captions"
+
+    @property
+    def num_patches(self) -> int:
+        """Number of patches of an image, which are the positions of the decoder."""
+        return (self.image_size // self.patch_size) ** 2
+
+
+def _check_patches(image_size: int, patch_size: int) -> None:
+    """Raise a ValueError when patches do not fill an image."""
+    if image_size % patch_size:  # pixels left at the border would belong to no patch
+        raise ValueError(f"image_size {image_size} is not a multiple of patch_size {patch_size}")
