@@ -50,7 +50,9 @@ MOMENTS = 64
 """Moments of a part of a piece, of an eighth each: eight bars."""
 OPENING = 16
 """Moments of an example's beginning: two bars."""
-EPISODES = {"rooms": 30000, "coins": 3000}
+EPISODES = {"rooms": 40000, "coins": 3000}
+SEEDS = {"rooms": (0, 9), "coins": (1, 2)}
+"""Seeds of the episodes that are trained on, and of those that are validated on."""
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,9 @@ def _tune_examples() -> list[tuple[dict[str, Any], str]]:
 
 def _world(name: str) -> Callable[[Path, Path], Files]:
     def corpus(_: Path, run: Path) -> Files:
-        draws = {"train": (EPISODES[name], 1), "valid": (200, 2)}
         files = {}
-        for part, (count, seed) in draws.items():
-            draw = Random(seed)
+        for part, seed in zip(("train", "valid"), SEEDS[name], strict=True):
+            draw, count = Random(seed), EPISODES[name] if part == "train" else 200
             records = (
                 rooms.draw_records(draw, count)
                 if name == "rooms"
