@@ -98,7 +98,7 @@ export function sequences(host, state, studio) {
     for (let at = found.conditions; at < found.whole; at += found.step) stops.push(at);
     stops.push(found.whole);
     stepped(keep, "keep", "Tokens given, 0 for the usual", stops.length > 2 && drawing.kind !== "room" ? [0, ...stops.filter((at) => at > 0)] : []);
-    stepped(step, "step", "Step", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
+    stepped(step, "step", "Steps taken", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
     const writes = found.conditions < found.samples[0]?.tokens.length;
     another.hidden = !writes || drawing.kind === "room";
     warmth.hidden = another.hidden || drawing.kind === "coins"; // players are as random as those they learned from
