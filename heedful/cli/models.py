@@ -105,19 +105,24 @@ def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
         against = f" against {score.against}" if score.against else ""
         lines.append(f"  {score.metric} {score.value:g}{interval}{against}, {score.data}.{note}")
     lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
-    if card.examples:
-        commands = (_command(name, card, example.text) for example in card.examples)
-        lines += ["", "To begin with:", *(f"  {command}" for command in commands)]
+    # Whole records, such as pictures, are for the studio.
+    texts = [each.text for each in card.examples if len(each.text) <= LONGEST]
+    if texts:
+        lines += ["", "To begin with:", *(f"  {_command(name, card, text)}" for text in texts)]
     for line in lines:
         print(line)
 
+
+LONGEST = 240
+"""Maximum number of characters of an example in a command."""
 
 _VERBS = {
     "translation": "translate {}",
     "causal_lm": "generate {} --prompt",
     "masked_lm": "fill {}",
+    "tokens": "generate {} --prompt",
 }
-"""Verb for an example text of a task; images have none."""
+"""Verb for an example text of a task; images and sounds have none."""
 
 
 def _command(name: str, card: Card, text: str) -> str:

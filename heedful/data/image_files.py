@@ -42,7 +42,7 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
     its spectrogram.
 
     Args:
-        source: path of a PNG, JPEG or WAV file, or a stream of a picture's bytes.
+        source: path of a PNG, JPEG or WAV file, or a stream of its bytes.
         channels: 1 for grey, 3 for colour.
         where: name of the image for the error message; its path if unset.
 
@@ -55,7 +55,7 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
     from PIL import ImageOps
 
     name = str(source) if where is None else where
-    if isinstance(source, Path) and source.suffix.lower() in SOUND_SUFFIXES:
+    if _is_sound(source):
         return from_array(spectrogram(source, name), channels, name)
     try:
         with warnings.catch_warnings():
@@ -86,6 +86,15 @@ def read_image(source: Path | BinaryIO, channels: int, where: str | None = None)
         raise DataError(
             f"The picture cannot be read: {error}", where=name, remedy="Save it again"
         ) from None
+
+
+def _is_sound(source: Path | BinaryIO) -> bool:
+    """Return True for a path that ends in .wav, or a stream that begins as a WAV file."""
+    if isinstance(source, Path):
+        return source.suffix.lower() in SOUND_SUFFIXES
+    head = source.read(12)
+    source.seek(0)
+    return head[:4] == b"RIFF" and head[8:] == b"WAVE"
 
 
 def to_square(image: Image, side: int, resample: Resampling | None, where: str) -> Pixels:

@@ -19,6 +19,7 @@ from heedful.interop.hf_files import write_json_file
 from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
 from heedful.models.model_spec import CommonSpec
+from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import MARK
@@ -68,6 +69,7 @@ def write_tokenizers(
         ModelError: when the `tokenizers` library cannot express a tokenizer.
         OSError: when a file cannot be written.
     """
+    refuse_records(tokenizers)
     source, target = tokenizers.source, tokenizers.target
     # Trained by Heedful; imported tokenizers hold their state in their own format already.
     if isinstance(source, Tokenizer) and isinstance(target, Tokenizer):
@@ -209,6 +211,20 @@ def _frame(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.Templat
         pair=[*first, "$A", *last, "$B", *last],
         special_tokens=[(bos, tokenizer.bos), (eos, tokenizer.eos)],
     )
+
+
+def refuse_records(tokenizers: TokenizerPair) -> None:
+    """Refuse the vocabularies of records, which no other library has.
+
+    Raises:
+        ModelError: when the model is one of token sequences.
+    """
+    if any(isinstance(each, FieldTokenizer) for each in (tokenizers.source, tokenizers.target)):
+        raise ModelError(
+            "No other library has a vocabulary of records, with ranges for fields",
+            where="tokenizer.json",
+            remedy="Keep the model in Heedful's format, which --quantization makes smaller",
+        )
 
 
 def token_ids(spec: CommonSpec, tokenizer: TextTokenizer) -> dict[str, int]:

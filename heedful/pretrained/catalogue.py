@@ -45,7 +45,7 @@ class MeasuredQuality(Config):
 class ExampleText(Config):
     """An example text for a page or a guide."""
 
-    text: Words
+    text: Words = Field(description="text, or a record as a line of JSON")
     about: str = Field("", description="remark on the example")
 
 
@@ -54,7 +54,7 @@ class Card(Config):
 
     title: Words
     summary: Words = Field(description="summary in one line")
-    task: Literal["translation", "causal_lm", "masked_lm", "images"]
+    task: Literal["translation", "causal_lm", "masked_lm", "images", "sounds", "tokens"]
     languages: tuple[Words, ...] = ()
     data: Words
     licence: Words

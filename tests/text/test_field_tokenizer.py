@@ -239,3 +239,12 @@ def test_a_record_that_ends_within_a_row_has_the_rows_before(
     found = fields.decode_record(ids)
     assert found == ({"f": rows[: size // 2]} if ids else {})
     assert fields.encode(json.dumps(found or {"f": []})) == ids[: len(ids) // 2 * 2]
+
+
+def test_a_beginning_may_have_fewer_rows() -> None:
+    pixels = tokenizer("pixels:7:3x2")
+    begun = pixels.encode_record({"pixels": [[1, 2], [3, 4]]}, partial=True)
+    assert begun.tolist() == pixels.encode_record({"pixels": [1, 2, 3, 4]}, partial=True).tolist()
+    for rows, told in (([[1, 2]], "is 1 × 2, not 3 × 2"), ([[1, 2]] * 4, "is 4 × 2, not 3 × 2")):
+        with pytest.raises(DataError, match=told):
+            pixels.encode_record({"pixels": rows}, partial=len(rows) > 3)

@@ -94,10 +94,36 @@ def play_for_coins(
     Raises:
         ModelError: when the model has other fields.
     """
-    check_fields(pipeline, ("moments",))
     draw = Random(seed)
     games = [coins.draw_game(draw) for _ in range(episodes)]
-    left = [asked or 0] * episodes
+    ends, _ = play_games(pipeline, games, asked, seed=seed, progress=progress)
+    return [len(coins.COINS) - len(game.left) for game in ends]
+
+
+def play_games(
+    pipeline: GenerationPipeline,
+    games: Sequence[coins.Game],
+    asked: int | None,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+) -> tuple[list[coins.Game], list[list[int]]]:
+    """Let a model play games to their ends.
+
+    Args:
+        pipeline, asked, progress: arguments of `play_for_coins`.
+        games: the beginnings.
+        seed: seed of the model's draws.
+
+    Returns:
+        The games at their ends, and the values of the moments of each, flat.
+
+    Raises:
+        ModelError: when the model has other fields.
+    """
+    check_fields(pipeline, ("moments",))
+    games = list(games)
+    left = [asked or 0] * len(games)
     pasts: list[list[int]] = [[] for _ in games]
     for step in range(coins.STEPS):
         for past, game, rest in zip(pasts, games, left, strict=True):
@@ -114,7 +140,7 @@ def play_for_coins(
                 left[number] -= reward
         if progress is not None:
             progress(step + 1, coins.STEPS)
-    return [len(coins.COINS) - len(game.left) for game in games]
+    return games, pasts
 
 
 def check_fields(pipeline: GenerationPipeline, names: Sequence[str]) -> None:

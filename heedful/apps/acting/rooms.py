@@ -7,10 +7,12 @@ one vocabulary (Brohan 2023). Here a picture is a grid of cells, and the expert 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
+
+from heedful.errors import DataError
 
 SIDE = 6
 """Rows and columns of a room."""
@@ -121,6 +123,37 @@ def draw_room(draw: Random, *, held_out: bool) -> Room:
         room = Room(cells.pop(), walls, things, goal, phrase)
         if room.route():
             return room
+
+
+def read_room(picture: Sequence[Sequence[int]], instruction: str) -> Room:
+    """Return the room of a picture, and the goal of an instruction.
+
+    Args:
+        picture: values of all cells [SIDE, SIDE].
+        instruction: text that ends in a colour and a shape.
+
+    Raises:
+        DataError: when nobody acts in the room, or the thing is not there.
+    """
+    cells = {
+        (row, column): value
+        for row, line in enumerate(picture)
+        for column, value in enumerate(line)
+    }
+    things = {
+        THINGS[value - FIRST_THING]: cell for cell, value in cells.items() if value >= FIRST_THING
+    }
+    agents = [cell for cell, value in cells.items() if value == AGENT]
+    named = [thing for thing in things if instruction.split()[-2:] == [*thing]]
+    if len(agents) != 1:
+        raise DataError(f"{len(agents)} cells of the room hold somebody who acts, not one")
+    if not named:
+        raise DataError(
+            f"The room has nothing that this names: {instruction[:60]!r}",
+            remedy="End it in one of: " + ", ".join(" ".join(thing) for thing in things),
+        )
+    walls = frozenset(cell for cell, value in cells.items() if value == WALL)
+    return Room(agents[0], walls, things, named[0], instruction)
 
 
 def draw_records(draw: Random, episodes: int) -> Iterator[dict[str, Any]]:

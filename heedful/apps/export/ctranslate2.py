@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.interop.hf_tokenizers import SETTINGS_FILE
-from heedful.interop.tokenizer_export import write_tokenizers
+from heedful.interop.tokenizer_export import refuse_records, write_tokenizers
 from heedful.models.checkpoint import read_weights, write_directory
 from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
@@ -80,9 +80,10 @@ def export_ctranslate2(model: Path, out: Path, quantization: str) -> str:
             where=str(directory),
             remedy="Train a model without these settings, or export it with --format hf",
         )
-    specs = _package()
     pair = load_tokenizers(directory, spec)
     assert pair is not None
+    refuse_records(pair)
+    specs = _package()
     # Weights are passed in float32, which `optimize` quantises later; NumPy has no bfloat16.
     build = _Builder(specs, {name: t.float() for name, t in read_weights(directory).items()})
     if spec.kind == "translator":

@@ -8,8 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from heedful.data.record_files import record_reader
 from heedful.data.text_file import TextFile
-from heedful.errors import DataError
+from heedful.errors import DataError, UserError
+
+RECORDS = "records"
+"""Kind of a language model of records, which no page of texts takes."""
+SOUNDS = "sounds"
+"""Kind of a vision model at hand of the pictures of sounds."""
 
 SENTENCES = (
     "The cat sat on the mat because it was tired.",
@@ -41,7 +47,8 @@ def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
         settings: `RunSettings` of the model's run, whose validation data are read; None without a
             run.
     """
-    lines = [] if settings is None else list(islice(_fitting(settings), _OF_DATA))
+    found = _records if kind == RECORDS else _fitting
+    lines = [] if settings is None else list(islice(found(settings), _OF_DATA))
     examples = [{"text": line, "about": "from the validation data"} for line in lines]
     return examples + [{"text": each, "about": ""} for each in BY_KIND.get(kind, ())]
 
@@ -53,6 +60,18 @@ def sentences_of(settings: Any) -> list[str]:
         settings: `RunSettings` of the run.
     """
     return list(islice(_fitting(settings), _MEASURED))
+
+
+def _records(settings: Any) -> Iterator[str]:
+    """Yield records of the validation data as lines of JSON; nothing if they cannot be read."""
+    names = [field.partition(":")[0] for field in settings.tokens.fields]
+    try:
+        for corpus in settings.data.valid:
+            for _, record in record_reader(corpus, settings.tokens).records():
+                known = {name: record[name] for name in names or record if name in record}
+                yield json.dumps(known)
+    except UserError:
+        return
 
 
 def _fitting(settings: Any) -> Iterator[str]:

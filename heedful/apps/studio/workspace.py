@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from heedful.apps.studio.example_texts import examples_of, sentences_of
+from heedful.apps.studio.example_texts import RECORDS, SOUNDS, examples_of, sentences_of
 from heedful.apps.studio.live_training import LiveTraining
 from heedful.apps.studio.run_log import RunLog
 from heedful.errors import ModelError, UserError, suggest
@@ -89,7 +89,11 @@ class WorkspaceDirectory:
         try:
             config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
             if "schema_version" in config:  # without torch, so that the first page appears at once
-                return parse_spec(config["model"], where=str(directory)).kind
+                kind = parse_spec(config["model"], where=str(directory)).kind
+                if kind == "causal_lm" and _has_fields(directory):
+                    return RECORDS
+                card = self.card()
+                return SOUNDS if card is not None and card.task == SOUNDS else kind
         except (OSError, ValueError, KeyError, TypeError):
             pass  # loading reports the error
         return self.load().model.spec.kind
@@ -112,7 +116,7 @@ class WorkspaceDirectory:
     @property
     def is_at_hand(self) -> bool:
         """True for a model of the package."""
-        return self._card() is not None
+        return self.card() is not None
 
     def plain(self) -> dict[str, Any]:
         """Return name, kind, run and examples as JSON data, or the model's problem."""
@@ -121,24 +125,25 @@ class WorkspaceDirectory:
             facts["kind"] = self.kind()
         except UserError as error:
             facts["problem"] = str(error)
-        card = self._card()
+        card = self.card()
         if card is not None:
             examples = [each.plain() for each in card.examples]
-            return facts | {"summary": card.summary, "examples": examples}
+            limits = list(card.limits)
+            return facts | {"summary": card.summary, "limits": limits, "examples": examples}
         if self.log is not None:
             facts["training"] = self.log.progress()
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
 
     def sentences(self) -> list[str]:
         """Return sentences to measure heads on, from the card or else from the run's data."""
-        card = self._card()
+        card = self.card()
         if card is not None:
             return list(card.sentences)
         settings = self._settings()
         return [] if settings is None else sentences_of(settings)
 
-    def _card(self) -> Card | None:
-        """Return the card of a model of the package."""
+    def card(self) -> Card | None:
+        """Return the card of a model of the package; None for any other."""
         known = {each.path: each for each in models_at_hand().values()}
         return known[self.path].card() if self.path in known else None
 
@@ -270,6 +275,12 @@ class Workspace:
                 remedy="Start the studio with the run directory",
             )
         return log
+
+
+def _has_fields(directory: Path) -> bool:
+    """Return True if a model's tokens are those of records."""
+    tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    return bool(tokenizer.get("kind") == "fields")
 
 
 def _free(name: str, known: Collection[str]) -> str:

@@ -170,13 +170,16 @@ def test_the_tune_plays_and_stops(at: Any) -> None:
     assert "41" in page.locator(".domain").nth(2).locator(".shape-line").inner_text()
     page.get_by_role("button", name="Play").click()
     page.get_by_role("button", name="Stop").wait_for()
-    at.until("document.querySelector('.roll-head').getAttribute('visibility') === 'visible'")
     at.until(
-        "parseFloat(document.querySelector('.roll-head').getAttribute('transform').slice(10)) > 8"
+        "document.querySelector('.domain .roll-head').getAttribute('visibility') === 'visible'"
+    )
+    at.until(
+        "parseFloat(document.querySelector('.domain .roll-head')"
+        ".getAttribute('transform').slice(10)) > 8"
     )
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Play").wait_for()
-    at.until("document.querySelector('.roll-head').getAttribute('visibility') === 'hidden'")
+    at.until("document.querySelector('.domain .roll-head').getAttribute('visibility') === 'hidden'")
     page.get_by_label("Tune", exact=True).select_option("joy")
     at.until("document.body.innerText.includes('Ludwig van Beethoven')")
 
@@ -193,5 +196,5 @@ def test_without_a_model_the_music_is_there(
     (tmp_path / "young" / "config.toml").write_text("", encoding="utf-8")
     page = visit_at(serve([tmp_path / "young"])).open("everywhere")
     assert page.locator(".domain").count() == 3
-    assert page.locator(".roll-note").count() == 64
+    assert page.locator(".domain .roll-note").count() == 64
     assert "None of the models at hand" in page.locator(".domain").first.inner_text()

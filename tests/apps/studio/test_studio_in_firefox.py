@@ -137,3 +137,34 @@ def test_a_slider_moves_the_picture_in_firefox(firefox: Firefox, home: str) -> N
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert firefox.value(PROBLEMS) == ""
+
+
+def test_a_picture_is_completed_and_looked_into_in_firefox(firefox: Firefox, home: str) -> None:
+    if "digit-pixels" not in models_at_hand():
+        pytest.skip("digit-pixels is not at hand")
+    firefox.open(home + "everywhere?records=digit-pixels")
+    chips = "[...document.querySelectorAll('[aria-label=Tokens] .token')]"
+    wait_for(firefox, f"{chips}.length === 197")
+    assert firefox.value(f"{chips}.filter((each) => each.matches('.written')).length") == 98
+    legend = "document.querySelector('.samples .key').textContent"
+    words = "document.querySelector('.samples figure:last-child figcaption').textContent"
+    wait_for(firefox, f"{words}.startsWith('From row')")
+    before = firefox.value(legend)
+    firefox.value(f"{chips}[120].click()")
+    wait_for(firefox, f"{words}.startsWith('From row 9, column 8')")
+    assert firefox.value(legend) != before
+    assert "token=120" in firefox.value("location.search")
+    drawn = f"{chips}.map((each) => each.textContent).join()"
+    first = firefox.value(drawn)
+    firefox.value(
+        "[...document.querySelectorAll('button')].find((b) => b.textContent === 'Another').click()"
+    )
+    wait_for(firefox, f"{drawn} !== {json.dumps(first)}")
+    assert firefox.value(PROBLEMS) == ""
+
+
+def wait_for(firefox: Firefox, condition: str) -> None:
+    deadline = time.monotonic() + DRAWING
+    while not firefox.value(condition):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.1)

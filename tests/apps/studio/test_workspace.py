@@ -14,6 +14,8 @@ def test_models_at_hand_show_how_they_were_trained() -> None:
         assert len(place.log.curve("loss")[0]) > 50
         assert len(place.log.curve("loss", "validation")[0]) > 1
         assert '"/' not in (model.path / "config.toml").read_text(encoding="utf-8")
-        if model.card().task != "images":
-            assert place.plain()["examples"][0]["text"] == model.card().examples[0].text
+        card = model.card()
+        if card.task not in ("images", "sounds"):
+            assert place.plain()["examples"][0]["text"] == card.examples[0].text
+        if card.task not in ("images", "sounds", "tokens"):
             assert len(place.sentences()) >= 10

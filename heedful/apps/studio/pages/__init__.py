@@ -162,10 +162,10 @@ PAGES: tuple[Page, ...] = (
     Page(
         "everywhere",
         "Transformers everywhere",
-        "Text, pictures and music become tokens, and tokens become vectors.",
+        "Pixels, music, acts, series and sounds: cut into tokens, completed, and looked into.",
         "Attention takes a sequence of vectors and does not ask what they stand for. So whatever "
-        "can be cut into tokens can enter the same block: pieces of words, patches of a picture, "
-        "events of music. Choose a token to see its vector.",
+        "can be cut into tokens can enter the same block: pixels, notes, moves, numbers, patches "
+        "of a picture or of a sound. Choose a model and a token, and see what it attended to.",
     ),
     Page(
         "image",

@@ -1,4 +1,4 @@
-"""Page "Transformers everywhere": text, images and music as tokens of the same block."""
+"""Page "Transformers everywhere": anything that is cut into tokens, in models of the same block."""
 
 from __future__ import annotations
 
@@ -36,11 +36,15 @@ from heedful.apps.studio.pages.image_page import (
     patches_of,
     picture_of,
 )
+from heedful.apps.studio.record_calls import complete, spoken, weights
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config, read_toml
 from heedful.errors import DataError, suggest
 from heedful.inspect.readings import ModelInput, read, see, tensors
 from heedful.inspect.subject import Subject, capture, stack_of, sublayers
+
+# Calls of this page that stand in a module of their own.
+__all__ = ["complete", "spoken", "weights"]
 
 TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
 LONGEST = 400
@@ -74,10 +78,13 @@ class Tune(Config):
         """The number of time steps in a beat."""
         return self.seconds_per_beat * STEPS_PER_SECOND
 
+    def parts(self) -> list[list[MusicNote]]:
+        """Return the notes of each voice."""
+        return [_read_voice(voice, self.steps_per_beat) for voice in self.voices]
+
     def notes(self) -> list[MusicNote]:
         """Return the notes of all voices, in the order of their onsets."""
-        voices = (_read_voice(voice, self.steps_per_beat) for voice in self.voices)
-        return sorted(note for voice in voices for note in voice)
+        return sorted(note for voice in self.parts() for note in voice)
 
 
 class Tunes(Config):

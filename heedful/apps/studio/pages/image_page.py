@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from heedful.apps.studio.page import ModelRequest, call
 from heedful.apps.studio.pages import MOST_IMAGE_BYTES
+from heedful.apps.studio.spoken_words import WORDS, say
 from heedful.apps.studio.workspace import Workspace
 from heedful.data.image_files import read_image
 from heedful.errors import DataError, ModelError
@@ -65,6 +66,10 @@ _LINES: Mapping[str, Sequence[Line]] = {
 
 EXAMPLES = tuple(_LINES)
 """Names of the example images."""
+
+_SPOKEN = "spoken "
+SPOKEN = tuple(f"{_SPOKEN}{word}" for word in WORDS)
+"""Names of the example sounds, for a model of their pictures."""
 
 
 def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
@@ -116,7 +121,7 @@ class ImageRequest(ModelRequest):
     drawing: tuple[Row, ...] | None = Field(
         None, min_length=1, max_length=MOST_DRAWN, description="drawing as rows of grey pixels"
     )
-    upload: str | None = Field(None, description="PNG or JPEG file in base64")
+    upload: str | None = Field(None, description="PNG, JPEG or WAV file in base64")
     example: str = Field("", description="name of an example")
 
     @model_validator(mode="after")
@@ -154,6 +159,7 @@ def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
         "layers": len(layers),
         "heads": num_heads(layers),
         "examples": list(EXAMPLES),
+        "spoken": list(SPOKEN),
         "canvas": min(spec.image_size, MOST_DRAWN // 2),
         "max_file": MOST_IMAGE_BYTES,
     }
@@ -211,17 +217,19 @@ def picture_of(request: ImageRequest, pipeline: ImagePipeline) -> npt.NDArray[np
         DataError: when the example is unknown, or the upload is no image or too large.
     """
     spec = pipeline.spec
-    if request.example and request.example not in EXAMPLES:
+    if request.example and request.example not in (*EXAMPLES, *SPOKEN):
         raise DataError(
             f"There is no example {request.example[:40]!r}",
-            remedy=f"There are {', '.join(EXAMPLES)}",
+            remedy=f"There are {', '.join((*EXAMPLES, *SPOKEN))}",
         )
     if request.upload is None:
-        grey = (
-            example_image(request.example, spec.image_size)
-            if request.drawing is None
-            else np.array(request.drawing, dtype=np.uint8)
-        )
+        if request.drawing is not None:
+            grey = np.array(request.drawing, dtype=np.uint8)
+        elif request.example in SPOKEN:
+            word = request.example.removeprefix(_SPOKEN)
+            grey = np.asarray(read_image(io.BytesIO(say(word)), 1, request.example), np.uint8)
+        else:
+            grey = example_image(request.example, spec.image_size)
         return grey if spec.channels == 1 else np.repeat(grey[:, :, None], 3, axis=2)
     try:
         content = base64.b64decode(request.upload, validate=True)

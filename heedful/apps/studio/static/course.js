@@ -5,7 +5,7 @@ import { h, number } from "./dom.js";
 import { dropArea } from "./drop_model.js";
 import { thumbnail } from "./thumbnails.js";
 
-const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder" };
+const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder", records: "model of token sequences" };
 
 const COUNTS = { 9: "Nine", 10: "Ten", 11: "Eleven", 12: "Twelve" };
 

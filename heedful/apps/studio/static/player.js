@@ -51,3 +51,20 @@ export function play(notes, secondsPerStep, tell) {
   follow();
   return stop;
 }
+
+/** Play a sound, a WAV file in base64; returns a function that stops it, and tells null at its end. */
+export function playSound(wav, tell) {
+  const audio = new AudioContext();
+  const stop = () => {
+    if (audio.state === "closed") return;
+    audio.close();
+    tell(null);
+  };
+  audio.decodeAudioData(Uint8Array.from(atob(wav), (letter) => letter.charCodeAt(0)).buffer).then((buffer) => {
+    const source = new AudioBufferSourceNode(audio, { buffer });
+    source.addEventListener("ended", stop);
+    source.connect(audio.destination);
+    source.start();
+  }, stop);
+  return stop;
+}

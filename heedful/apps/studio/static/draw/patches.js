@@ -10,7 +10,8 @@ const SIZE = 340;
  * @param picture {pixels, side, patch, channels, shares, chosen, describe, choose, tell}
  *   pixels: bytes of the patches in reading order, of each its channels, rows and columns;
  *   shares: for each patch how much colour lies over it, or null to draw them apart;
- *   chosen: the patch with a frame, or −1; choose: called with a patch that is pointed at
+ *   chosen: the patch with a frame, or −1; choose: called with a patch that is pointed at;
+ *   known: for each patch whether it is there, by default all of them
  */
 export function patchPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
@@ -36,6 +37,11 @@ function draw(host, picture) {
   const most = picture.shares ? Math.max(...picture.shares, 1e-12) : 1;
   for (let i = 0; i < count * count; i += 1) {
     const [x, y] = [(i % count) * step, Math.floor(i / count) * step];
+    if (picture.known && !picture.known[i]) {
+      pen.fillStyle = style.getPropertyValue("--sunken");
+      pen.fillRect(x, y, step - gap, step - gap);
+      continue;
+    }
     pixels(pen, picture, i, x, y, unit);
     if (!picture.shares) continue;
     pen.globalAlpha = 0.85 * (picture.shares[i] / most);

@@ -12,7 +12,8 @@ export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯",
 /**
  * Draw a piano roll.
  * @param roll {notes: [[start, pitch, end]], chosen: {kind, value, time} or null, choose: called with the number of a
- *   note, describe}
+ *   note, describe, length: number of steps, by default up to the last end; from: step at which a model begins to
+ *   write; marked: number of a note with a frame; shares: for each note how much it glows}
  * @returns a function that moves the line of the player to a step, or hides it at null
  */
 export function pianoRoll(host, roll) {
@@ -32,9 +33,10 @@ export function pianoRoll(host, roll) {
   return move;
 }
 
-function draw(host, { notes, chosen, choose, describe }, at) {
+function draw(host, { notes, chosen, choose, describe, length, from, marked, shares }, at) {
   const width = Math.max(200, host.clientWidth);
-  const last = Math.max(...notes.map((note) => note[2]));
+  const last = length ?? Math.max(...notes.map((note) => note[2]));
+  const most = shares ? Math.max(...shares, 1e-12) : 1;
   const pitches = notes.map((note) => note[1]);
   const [low, high] = [Math.min(...pitches), Math.max(...pitches)];
   const tall = (HEIGHT - 2 * ROOM) / (high - low + 1);
@@ -49,11 +51,16 @@ function draw(host, { notes, chosen, choose, describe }, at) {
     const on = chosen && chosen.value === pitch && ((chosen.kind === "note_on" && chosen.time === start) || (chosen.kind === "note_off" && chosen.time === end));
     const bar = s("rect", { class: on ? "roll-note on" : "roll-note", x: x(start) + 0.5, y: ROOM + (high - pitch) * tall, width: Math.max(2, x(end) - x(start) - 1), height: Math.max(2, tall - 0.5), rx: 1.5 });
     bar.append(s("title", {}, pitchName(pitch)));
+    if (shares) bar.style.fill = `color-mix(in srgb, var(--glow) ${Math.round((100 * shares[i]) / most)}%, var(--line))`;
+    if (marked === i) bar.classList.add("marked");
     bar.addEventListener("click", () => choose(i));
     svg.append(bar);
   });
   if (chosen && chosen.kind !== "time_shift") {
     svg.append(s("line", { class: "roll-mark", x1: x(chosen.time), x2: x(chosen.time), y1: 1, y2: HEIGHT - 1 }));
+  }
+  if (from !== undefined && from < last) {
+    svg.append(s("line", { class: "roll-from", x1: x(from), x2: x(from), y1: 1, y2: HEIGHT - 1 }));
   }
   const head = s("line", { class: "roll-head", x1: 0, x2: 0, y1: 1, y2: HEIGHT - 1, visibility: "hidden" });
   svg.append(head);

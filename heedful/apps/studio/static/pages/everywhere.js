@@ -9,6 +9,7 @@ import { greyPicture, patchStrip } from "../draw/patches.js";
 import { pianoRoll, pitchName } from "../draw/piano_roll.js";
 import { vectorPicture } from "../draw/vectors.js";
 import { play } from "../player.js";
+import { sequenceDefaults, sequences } from "../sequences.js";
 import { placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -17,7 +18,7 @@ const visions = (studio) => placesOf(studio, ["vision"]).map((place) => place.na
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), vision: visions(studio)[0] ?? "", picture: "", drawing: "", tune: "round",
-  piece: 0, patch: 24, event: 0,
+  piece: 0, patch: 24, event: 0, ...sequenceDefaults(studio),
 });
 
 const KINDS = { note_on: "on", note_off: "off", time_shift: "+" };
@@ -29,7 +30,9 @@ export async function mount({ root, state, studio }) {
   const domains = h("div", { class: "domains" });
   const joint = h("div", { class: "drawing joint" });
   const more = h("div", {});
-  root.append(h("div", { class: "drawing everywhere-picture" }, domains, joint),
+  const whole = h("div", {});
+  root.append(section("Cut, completed, looked into", whole),
+    section("Tokens become vectors", h("div", { class: "drawing everywhere-picture" }, domains, joint)),
     section("What differs, and what does not", rows), section("Distance in music", more));
   const told = (name) => (found) => {
     facts[name] = found;
@@ -40,6 +43,7 @@ export async function mount({ root, state, studio }) {
   const { tunes } = await call("everywhere", "tunes");
   domains.append(ofMusic(state, tunes, told("music"), more));
   drawJoint(joint, facts);
+  sequences(whole, state, studio);
 }
 
 /** A column: its title, what is cut, its tokens, their vectors. */
@@ -169,7 +173,7 @@ function ofMusic(state, tunes, told, more) {
     });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
     const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
-    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. No music model is at hand: these vectors are as they are before training.`;
+    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. These vectors are as they are before training: the music model above reads four voices moment by moment instead.`;
     own.sized(found);
   };
   const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {
@@ -212,7 +216,7 @@ function compare(host, { text: words, image, music }) {
     three("tokens L", (x) => number(x.vectors.length), (x) => number(x.vectors.length), (x) => number(x.vectors.length)),
     three("width D", (x) => number(x.width), (x) => number(x.width), (x) => number(x.width)),
     three("a block of it", (x) => x.parts.join(", then "), (x) => x.parts.join(", then "), () => "the same, with relative positions (Huang 2018)"),
-    three("blocks of this model", (x) => number(x.layers), (x) => number(x.layers), () => "no model at hand"),
+    three("blocks of this model", (x) => number(x.layers), (x) => number(x.layers), () => "see above"),
   ], { words: true }));
 }
 

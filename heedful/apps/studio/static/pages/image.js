@@ -5,6 +5,7 @@ import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { pad, read, write } from "../draw/pad.js";
 import { greyPicture, patchPicture } from "../draw/patches.js";
+import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
@@ -71,7 +72,7 @@ export function mount({ root, side, state, studio }) {
       throw new StudioError({ what: "An uploaded picture is not part of the address", remedy: "Choose the file again" });
     }
     const asked = { model, patch: patch < 0 ? null : patch, layer: l ? l - 1 : null, head: a ? a - 1 : null, rollout };
-    if (name === "upload") asked.upload = await content(upload, known.max_file);
+    if (name === "upload") asked.upload = await base64Of(upload, known.max_file);
     else if (name === "drawing") asked.drawing = read(drawing, known.canvas);
     else asked.example = name || known.examples[0];
     return call("image", "look", asked, signal);
@@ -124,17 +125,4 @@ function showClasses(host, found) {
 function fill(select, state, name, count, first) {
   select.fill([[0, first], ...Array.from({ length: count }, (_, i) => [i + 1, String(i + 1)])]);
   select.querySelector("select").value = String(state.values[name]);
-}
-
-/** A file in base64. */
-async function content(file, most) {
-  if (file.size > most) {
-    throw new StudioError({ what: `The file has ${number(file.size)} bytes; at most ${number(most)} are read here`, where: file.name, remedy: "Make the picture smaller, or use heedful classify, which takes any" });
-  }
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
-    reader.onerror = () => reject(new StudioError({ what: "The file cannot be read", where: file.name, remedy: "Choose it again" }));
-    reader.readAsDataURL(file);
-  });
 }

@@ -9,8 +9,11 @@ import { textsOverTime, typedLines } from "../run_texts.js";
 
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
+/** Runs that a page opens with: not the models at hand of records and sounds, whose losses say nothing beside others. */
+const isFirst = ({ run, kind, limits }) => run && !(limits && ["records", "sounds"].includes(kind));
+
 export const defaults = (studio) => ({
-  runs: studio.places.filter((place) => place.run).map((place) => place.name).slice(0, 6),
+  runs: studio.places.filter(isFirst).map((place) => place.name).slice(0, 6),
   figures: USUAL, axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
   score: "", target: "", sentence: 0, at: -1, lines: "",
 });

@@ -1,0 +1,72 @@
+// A sample in its own form: a picture, a room, notes, a series; with a colour for the attention to each of its places.
+
+import { h, number } from "../dom.js";
+import { lineChart } from "./lines.js";
+import { patchPicture } from "./patches.js";
+import { pianoRoll, pitchName } from "./piano_roll.js";
+
+/** The attention to each place of a drawing: the sum of that to its tokens. */
+export const sharesOf = (drawing, shares) =>
+  drawing.places.map((tokens) => tokens.reduce((sum, token) => sum + (shares[token] ?? 0), 0));
+
+/**
+ * Draw a sample.
+ * @param sample {drawing: as the server describes it, shares: of each token or null, token: the chosen one or −1,
+ *   choose: called with a token, describe}
+ * @returns a function that moves the line of a player, for notes
+ */
+export function drawSample(host, { drawing, shares, token, choose, describe }) {
+  const own = shares && sharesOf(drawing, shares);
+  const chosen = drawing.places.findIndex((tokens) => tokens.includes(token));
+  const chooses = (place) => drawing.places[place]?.length && choose(drawing.places[place].at(-1));
+  if (drawing.kind === "series") {
+    drawSeries(host, drawing, own, describe);
+    return () => {};
+  }
+  if (drawing.kind === "notes") {
+    return pianoRoll(host, {
+      notes: drawing.notes, length: drawing.length, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses,
+      describe,
+    });
+  }
+  const pixels = Uint8Array.from(atob(drawing.patches), (letter) => letter.charCodeAt(0));
+  patchPicture(host, { ...drawing, pixels, shares: own, chosen, choose: chooses, describe });
+  return () => {};
+}
+
+/** The numbers, their futures, or the attention to each of them, over time. */
+function drawSeries(host, drawing, shares, describe) {
+  const { values, from } = drawing;
+  const over = (numbers, first) => numbers.map((value, i) => [first + i, value]);
+  const whole = drawing.length;
+  if (shares) {
+    lineChart(host, {
+      series: [{ name: "attention", points: over(shares, 0), colour: "var(--glow)", dots: true }],
+      x: { label: "value", domain: [0, whole - 1] }, y: { label: "attention", zero: true }, describe, height: 260,
+    });
+    return;
+  }
+  const series = [{ name: "given", points: over(values.slice(0, from), 0), colour: 0 }];
+  if (values.length > from) series.push({ name: "one future", points: over(values.slice(from), from), colour: 1 });
+  for (const [name, key] of [["median of the futures", "median"], ["tenth below", "low"], ["tenth above", "high"]]) {
+    if (drawing[key]) series.push({ name, points: over(drawing[key], from), colour: 2, dashed: key !== "median" });
+  }
+  lineChart(host, { series, x: { label: "value", domain: [0, whole - 1] }, y: { label: "size, mean 1" }, describe, height: 260 });
+}
+
+/** What the colours of attention mean: from none to the largest share of all places. */
+export function shareKey(most) {
+  const bar = h("span", { class: "ramp" });
+  bar.style.background = "linear-gradient(to right, transparent, var(--glow))";
+  return h("p", { class: "key" }, "0", bar, number(most, 3));
+}
+
+/** A place of a drawing in words. */
+export function placeWords(drawing, token) {
+  const place = drawing.places?.findIndex((tokens) => tokens.includes(token)) ?? -1;
+  if (place < 0) return "";
+  if (drawing.kind === "series") return `value ${place}`;
+  if (drawing.kind === "notes") return `the note ${pitchName(drawing.notes[place][1])}`;
+  const count = drawing.side / drawing.patch;
+  return `row ${Math.floor(place / count) + 1}, column ${(place % count) + 1}`;
+}

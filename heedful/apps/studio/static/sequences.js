@@ -1,0 +1,207 @@
+// Models of other data than text: a sample, its tokens, what a model makes of it, and what it attends to.
+
+import { live, problem } from "./api.js";
+import { button, choice, slider } from "./controls.js";
+import { figure, h, number } from "./dom.js";
+import { drawSample, placeWords, shareKey, sharesOf } from "./draw/samples.js";
+import { play, playSound } from "./player.js";
+import { asksOf } from "./sample_models.js";
+import { placesOf } from "./subject.js";
+import { base64Of } from "./upload.js";
+
+const MIXED = 45; // per cent of the glow behind a token, so that its text stays readable
+const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
+
+const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
+
+export const sequenceDefaults = (studio) => ({
+  records: models(studio)[0]?.name ?? "", sample: 0, keep: 0, temperature: 0.8, seed: 1, step: 0, token: -1, layer: 0, head: 0,
+});
+
+/** The part of a page, in its place. */
+export function sequences(host, state, studio) {
+  if (!models(studio).length) {
+    host.replaceChildren(h("p", { class: "note" }, "None of the models at hand reads other things than text. Drop a run of heedful train --task tokens onto the start page."));
+    return;
+  }
+  const place = () => models(studio).find((each) => each.name === state.values.records) ?? models(studio)[0];
+  const about = h("p", {});
+  const limits = h("ul", { class: "note" });
+  const limited = h("div", {}, h("h3", {}, "What it cannot do"), limits);
+  const samples = choice(state, "sample", { label: "Sample", options: [[0, "…"]] });
+  const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
+  const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
+  const file = h("input", { type: "file", id: "sound", accept: "audio/wav,.wav" });
+  const own = h("div", { class: "field" }, h("label", { for: "sound" }, "A WAV file of yours"), file);
+  const keep = h("div", {});
+  const step = h("div", {});
+  const warmth = slider(state, "temperature", { label: "Temperature", min: 0, max: 1.5, step: 0.1 });
+  const another = button("Another", () => state.set({ seed: state.values.seed + 1, step: 0 }, { step: true }));
+  const given = figure("The sample");
+  const whole = figure("What the model makes of it");
+  const looked = figure("Attention");
+  const legend = h("div", {});
+  looked.host.after(legend);
+  const player = button("Listen", () => (stop ? stop() : start()), { quiet: true });
+  const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
+  const said = h("p", { class: "note chosen-token", role: "status" });
+  const body = h("div", {}, h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element),
+    h("h3", {}, "Tokens as cut"), chips, said);
+  host.replaceChildren(about, h("div", { class: "panel controls", role: "group", "aria-label": "Sample and head" },
+    choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, own, keep, warmth,
+    h("div", { class: "row" }, another, player), step, layer, head),
+  body, limited);
+
+  let found = null;
+  let upload = null;
+  let stop = null;
+  let move = () => {};
+
+  const current = () => found.samples[Math.min(Math.max(0, state.values.step), found.samples.length - 1)];
+  const chosen = () => {
+    const { tokens, kept } = current();
+    const { token } = state.values;
+    if (token >= 0 && token < tokens.length) return token;
+    const first = kept < tokens.length ? kept : 0; // the middle of what is written, or of all, and of its row
+    const rows = Math.floor((tokens.length - first) / found.step / 2);
+    return Math.min(tokens.length - 1, first + rows * found.step + Math.floor(found.step / 2));
+  };
+  const choose = (token) => state.set({ token }, { step: true });
+
+  async function start() {
+    const tell = (at) => {
+      move(at);
+      if (at !== null) return;
+      stop = null;
+      player.textContent = "Listen";
+    };
+    try {
+      const { drawing } = current();
+      const wav = await asksOf(place()).sound(place(), current());
+      stop = wav ? playSound(wav, tell) : play(drawing.notes, drawing.seconds_per_step, tell);
+      player.textContent = "Silence";
+    } catch (error) {
+      said.replaceChildren(problem(error));
+    }
+  }
+
+  /** The controls that depend on the model and on the sample. */
+  function fill() {
+    about.textContent = place().summary ? `${place().summary}.` : "";
+    limits.replaceChildren(...(place().limits ?? []).map((limit) => h("li", {}, limit)));
+    limited.hidden = !limits.children.length;
+    samples.fill(asksOf(place()).samples(place(), found).map((name, i) => [i, name]));
+    layer.fill([[0, `the last, ${found.layers}`], ...counted(found.layers).map((n) => [n, String(n)])]);
+    head.fill([[0, "the mean of all"], ...counted(found.heads).map((n) => [n, String(n)])]);
+    const { drawing } = found.begun;
+    const stops = [];
+    for (let at = found.conditions; at < found.whole; at += found.step) stops.push(at);
+    stops.push(found.whole);
+    stepped(keep, "keep", "Tokens given, 0 for the usual", stops.length > 2 && drawing.kind !== "room" ? [0, ...stops.filter((at) => at > 0)] : []);
+    stepped(step, "step", "Steps taken", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
+    const writes = found.conditions < found.samples[0]?.tokens.length;
+    another.hidden = !writes || drawing.kind === "room";
+    warmth.hidden = another.hidden || drawing.kind === "coins"; // players are as random as those they learned from
+    own.hidden = place().kind !== "sounds";
+    player.hidden = drawing.kind !== "notes" && own.hidden;
+  }
+
+  /** A slider over some stops, made anew only when they change: it may be in somebody's hand. */
+  function stepped(host, name, label, stops) {
+    const key = stops.join();
+    if (host.dataset.stops === key) return;
+    host.dataset.stops = key;
+    host.hidden = !stops.length;
+    host.replaceChildren(stops.length ? slider(state, name, { label, stops }) : "");
+  }
+
+  function show(shares) {
+    const sample = current();
+    const { drawing, kept, tokens } = sample;
+    const at = chosen();
+    const drawn = Boolean(drawing.places);
+    for (const each of [given, whole, looked]) each.element.hidden = !drawn;
+    if (drawn) {
+      const shared = { token: at, choose };
+      const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
+      drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, choose, describe: `The sample as far as it is given. ${count}` });
+      given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
+      move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
+      whole.words.textContent = completion(drawing, found, state.values);
+      if (shares) {
+        drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
+        legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
+        const where = placeWords(drawing, at) || `“${tokens[at][0]}”`;
+        const rest = shares.begin === null ? "" : ` The begin token has ${shares.begin < 0.001 ? "less than 0.001" : number(shares.begin, 3)}.`;
+        looked.words.textContent = `From ${where}${at < kept ? "" : ", as the model wrote it"}. ${headWords(state.values, found)}.${rest}`;
+      }
+    }
+    showChips(tokens, kept, at, shares);
+  }
+
+  function showChips(tokens, kept, at, shares) {
+    const focused = chips.contains(document.activeElement);
+    const most = shares ? Math.max(...shares.shares, 1e-12) : 1;
+    chips.replaceChildren(...tokens.map(([piece, id], i) => {
+      const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, id === null ? null : h("small", {}, id));
+      if (shares?.shares[i]) chip.style.background = `color-mix(in srgb, var(--glow) ${Math.round((MIXED * shares.shares[i]) / most)}%, var(--raised))`;
+      return chip;
+    }));
+    const pressed = chips.children[at];
+    if (focused) pressed.focus({ preventScroll: true });
+    chips.scrollTop = Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
+    const [piece, id, field] = tokens[at];
+    const forms = found.fields.map((each) => each.form).join(", ");
+    said.textContent = id === null
+      ? `Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${forms}.`
+      : `Token ${at + 1} of ${tokens.length}: “${piece}” of the field ${found.fields[field].name} is number ${number(id)} of ${number(found.vocabulary)}; it is ${at < kept ? "given" : "written by the model"}. Fields: ${forms}. Each has a range of numbers of its own.`;
+  }
+
+  const look = live(body, (signal) => asksOf(place()).weights(place(), state.values, current(), chosen(), signal), show);
+
+  const ask = live(body, (signal) => asksOf(place()).complete(place(), state.values, upload, signal), (answer) => {
+    stop?.();
+    found = answer;
+    fill();
+    if (!found.samples.length) return; // the goal is reached already
+    show(null);
+    look();
+  });
+
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    try {
+      upload = await base64Of(file.files[0], MOST_SOUND);
+      ask();
+    } catch (error) {
+      said.replaceChildren(problem(error));
+    }
+  });
+  state.watch((_, changed) => {
+    if (changed.includes("records") || changed.includes("sample")) upload = null;
+    if (changed.includes("records")) {
+      state.set({ sample: 0, keep: 0, step: 0, token: -1, layer: 0, head: 0 });
+      ask();
+    } else if (changed.includes("sample")) {
+      state.set({ keep: 0, step: 0, token: -1 });
+      ask();
+    } else if (["keep", "temperature", "seed"].some((name) => changed.includes(name))) ask();
+    else if (found?.samples.length && ["step", "token", "layer", "head"].some((name) => changed.includes(name))) look();
+  });
+  addEventListener("pagehide", () => stop?.());
+  ask();
+}
+
+const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
+
+const headWords = ({ layer, head }, { layers }) => `Layer ${layer || layers} of ${layers}, ${head ? `head ${head}` : "the mean of its heads"}`;
+
+/** What the model made of a sample, in a sentence. */
+function completion(drawing, found, { step, temperature }) {
+  if (found.said) return found.said;
+  if (drawing.kind === "room") return `Step ${Math.max(0, step) + 1} of ${found.samples.length}: the model writes “${drawing.action}”, and the world answers.`;
+  if (drawing.kind === "coins") return `${drawing.coins} coins after twelve actions. The world answers each action.`;
+  if (drawing.kind === "series") return "Forty futures are drawn; eight of ten lie between the dashed lines at each value.";
+  const way = temperature > 0 ? "each token is drawn from what the model holds for possible" : "each token is the most probable one";
+  return `The rest is written token by token: ${way}.`;
+}
