@@ -229,7 +229,7 @@ def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -
     reading = getattr(pipeline.tokenizer, "reading", {})
     if reading.get("reader") != "sounds":
         return prompts
-    from heedful.data.sound_records import with_moments
+    from heedful.data.sound_files import with_moments
 
     # Only here are files named by a prompt: a server must not read those of its machine.
     return [

@@ -22,7 +22,7 @@ from heedful.data.idx_files import is_idx, read_images
 from heedful.data.image_files import FolderReader, IdxReader, fit_grey
 from heedful.data.midi_files import MidiRecords
 from heedful.data.series_files import SeriesRecords
-from heedful.data.sound_records import SoundRecords
+from heedful.data.sound_files import SoundRecords
 from heedful.data.text_corpus import CorpusDocument, numbered
 from heedful.data.text_file import file_form, parse_json
 from heedful.errors import DataError

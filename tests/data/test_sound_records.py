@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heedful.data.corpus_spec import RecordSpec
-from heedful.data.sound_records import SoundRecords, moments, with_moments
+from heedful.data.sound_files import SoundRecords, moments, with_moments
 from heedful.errors import DataError
 
 from .test_sound_files import tone, write
