@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from heedful.nn.work import FLOAT32, Work
+from heedful.nn.work import FLOAT32, Work, weight_work
 
 if TYPE_CHECKING:
     from torch import nn
@@ -294,25 +294,19 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
 
 
 def image_work(spec: Any) -> Work:
-    """Return the forward work for one image by a network or an autoencoder of images.
-
-    `output` is the work of the pooler and the classifier, or of finding the nearest codes.
-    """
-    from heedful.nn.work import weight_work
-
+    """Return the forward work for one image; `output` classifies it, or finds its codes."""
     model: Any = built(spec)
-    if spec.kind == "resnet":
-        output = 0 if model.classifier is None else weight_work(model.classifier)
-        return Work(weights=model.convolution_work(), output=output)
     if "decoder" in spec.stacks():
-        n = spec.num_states
-        maps = weight_work(model.patches, model.to_code, model.from_code, model.pixels)
-        own = Work(weights=n * maps, output=2 * n * model.codebook.weight.numel())
-        return own + encoding_work(spec, n) + _stack_work(spec, "decoder", n, n)
+        maps: Work = model.map_work()
+        stacks = _stack_work(spec, "decoder", spec.num_states, spec.num_states)
+        return maps + stacks + encoding_work(spec, spec.num_states)
+    heads = [getattr(model, name, None) for name in ("pooler", "classifier")]
+    output = weight_work(*(module for module in heads if module is not None))
+    if spec.kind == "resnet":
+        return Work(weights=model.convolution_work(), output=output)
     # The [CLS] token is a state and not a patch.
     patches = spec.num_states - (spec.pooling == "first")
-    heads = [module for module in (model.pooler, model.classifier) if module is not None]
-    own = Work(weights=patches * weight_work(model.patches), output=weight_work(*heads))
+    own = Work(weights=patches * weight_work(model.patches), output=output)
     return own + encoding_work(spec, spec.num_states)
 
 

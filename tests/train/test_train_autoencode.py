@@ -23,7 +23,7 @@ from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task, prepare_task
-from heedful.train.tasks.autoencoding_task import AutoencoderObjective, perplexity, used
+from heedful.train.tasks.autoencoder_loss import AutoencoderObjective, perplexity, used
 
 from .conftest import noted_losses, short_run
 

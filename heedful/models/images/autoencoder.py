@@ -22,6 +22,7 @@ from heedful.nn.feedforward import linear
 from heedful.nn.mixer import Context
 from heedful.nn.patches import PatchEmbedding, joined
 from heedful.nn.positions import LearnedPositions, Positions
+from heedful.nn.work import Work, weight_work
 
 
 class Reconstruction(NamedTuple):
@@ -140,6 +141,12 @@ class Autoencoder(nn.Module):
         x, context = self.decoder_input(self.from_code(vectors), capture)
         pixels = self.pixels(self.decoder(x, context))
         return joined(pixels, self.spec.patch_size, self.spec.channels)
+
+    def map_work(self) -> Work:
+        """Return the forward work for an image outside of the stacks; `output` finds the codes."""
+        n, maps = self.spec.num_states, (self.patches, self.to_code, self.from_code, self.pixels)
+        compared = 2 * n * self.codebook.weight.numel()
+        return Work(weights=n * weight_work(*maps), output=compared)
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
