@@ -84,6 +84,8 @@ def classify(
             remedy="Leave it out",
         )
     if spec.reads in ("images", "images_and_texts"):
+        # Any other kind is refused by the pipeline of classifiers, which names what it needs.
+        kind = kind if kind == "two_towers" else "vision"
         images: ImageVerb[list[Label]] = ImageVerb(
             "classify",
             kind,
