@@ -41,6 +41,15 @@ from heedful.nn.spec import (
 )
 
 _MAPS = ("query", "key", "value")
+LLAMA_LAYER = {
+    "input_layernorm": "self_attention_norm",
+    "post_attention_layernorm": "feedforward_norm",
+    "self_attn.q_proj": "self_attention.query",
+    "self_attn.k_proj": "self_attention.key",
+    "self_attn.v_proj": "self_attention.value",
+    "self_attn.o_proj": "self_attention.output",
+}
+"""Our names of a layer's norms and of its attention by LLaMA's, which later decoders keep."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from heedful.interop.architectures.decoders.llama import window_mask, window_of
 from heedful.interop.config_fields import Fields
-from heedful.interop.plain_decoders import Part, PlainDecoder
+from heedful.interop.plain_decoders import LLAMA_LAYER, Part, PlainDecoder
 from heedful.interop.rotary_fields import read_rotary, write_share
 from heedful.models.model_spec import CausalLMSpec
 
@@ -56,12 +56,7 @@ ARCHITECTURE = PlainDecoder(
     modules={"embed_tokens": "embedding", "norm": "decoder.final_norm"},
     layers="layers",
     layer={
-        "input_layernorm": "self_attention_norm",
-        "post_attention_layernorm": "feedforward_norm",
-        "self_attn.q_proj": "self_attention.query",
-        "self_attn.k_proj": "self_attention.key",
-        "self_attn.v_proj": "self_attention.value",
-        "self_attn.o_proj": "self_attention.output",
+        **LLAMA_LAYER,
         "mlp.c_fc": "feedforward.up",
         "mlp.c_proj": "feedforward.down",
     },
