@@ -125,6 +125,16 @@ def _sizes(shape: torch.Size | tuple[int, ...]) -> str:
     return " × ".join(str(size) for size in shape)
 
 
+def _statistics(spec: PixelSpec, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each channel [C, 1, 1]."""
+    # Of a type by name: a notebook's default type would round them otherwise.
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]
+        for values in (spec.mean, spec.std)
+    )
+    return mean, std
+
+
 def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
     """Normalise the pixels of images that have the model's size.
 
@@ -135,19 +145,13 @@ def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
     Returns:
         [B, C, h, w] float32.
     """
-    mean, std = (
-        torch.tensor(values, device=pixels.device)[:, None, None]
-        for values in (spec.mean, spec.std)
-    )
+    mean, std = _statistics(spec, pixels.device)
     # The first multiplication makes a new tensor, so the steps in place do not change the caller's.
     return pixels.float().mul(spec.rescale).sub_(mean).div_(std)
 
 
 def denormalized(images: Tensor, spec: PixelSpec) -> Tensor:
     """Return normalised images [B, C, h, w] as bytes, 0 to 255, the nearest that there are."""
-    mean, std = (
-        torch.tensor(values, device=images.device)[:, None, None]
-        for values in (spec.mean, spec.std)
-    )
+    mean, std = _statistics(spec, images.device)
     values = images.float().mul(std).add_(mean).div_(spec.rescale)
     return values.round_().clamp_(0, 255).to(torch.uint8)

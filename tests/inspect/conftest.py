@@ -54,6 +54,8 @@ VISION = LAYERS | {
     "patch_size": 4,
     "attn_implementation": "eager",
 }
+GROUPED = ENCODER | {"num_key_value_heads": 2}
+BLOOM = {"hidden_size": 16, "n_layer": 2, "n_head": 4}
 TOYS = {
     "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
@@ -106,6 +108,63 @@ TOYS = {
     "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", SEQ),
     "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5),
     "ijepa": ("IJepaForImageClassification", "IJepaConfig", VISION),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        SMALL | {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4},
+    ),
+    "electra": ("ElectraForMaskedLM", "ElectraConfig", ENCODER | {"embedding_size": 16}),
+    "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        ENCODER | {"pad_token_id": 1, "cls_token_id": 0, "sep_token_id": 2, "local_attention": 4},
+    ),
+    "opt": ("OPTForCausalLM", "OPTConfig", SMALL | LAYERS | {"ffn_dim": 24}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", SMALL | BLOOM),
+    "mpt": ("MptForCausalLM", "MptConfig", SMALL | {"d_model": 16, "n_layers": 2, "n_heads": 4}),
+    "gptj": (
+        "GPTJForCausalLM",
+        "GPTJConfig",
+        SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2},
+    ),
+    "phi": ("PhiForCausalLM", "PhiConfig", ENCODER),
+    "falcon": ("FalconForCausalLM", "FalconConfig", SMALL | LAYERS),
+    "starcoder2": ("Starcoder2ForCausalLM", "Starcoder2Config", GROUPED),
+    "stablelm": (
+        "StableLmForCausalLM",
+        "StableLmConfig",
+        GROUPED | {"partial_rotary_factor": 0.5},
+    ),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", GROUPED | {"pad_token_id": 0}),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", GROUPED | {"num_local_experts": 3}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        GROUPED
+        | {"head_dim": 4, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+    ),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        GROUPED | {"head_dim": 4, "sliding_window": 3, "pad_token_id": 0},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", GROUPED),
+    "dinov2": (
+        "Dinov2Model",
+        "Dinov2Config",
+        {n: VISION[n] for n in VISION if n != "intermediate_size"},
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+    ),
+    "rwkv": (
+        "RwkvForCausalLM",
+        "RwkvConfig",
+        {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2},
+    ),
 }
 
 

@@ -93,7 +93,7 @@ def answers(model):
             return [generate(model, prompts, ends=(2,), settings=each) for each in asked]
         states = model(*inputs)
         if model.spec.kind == "vision":
-            said = [states, model.class_logits(states)]
+            said = [states, model.class_logits(states) if model.classifier else states.mean(1)]
         else:
             said = [states, *(head(states) for head in model.heads.values())]
         assert len(said) == 2
@@ -104,10 +104,10 @@ def look(model):
     """All that the library offers for any model, at all addresses."""
     inputs = inputs_of(model)
     inspect.capture(model, inputs, ["**"])
-    inspect.capture(model, inputs, ["**.weights", "**.output"])
+    heads = pruning.heads(model)  # Mamba and RWKV have none
+    inspect.capture(model, inputs, ["**.weights", "**.output"][not heads :])
     inspect.shapes(model, inputs)
-    head = pruning.heads(model)[0]
-    with pruning.ablated(model, [head]):
+    with pruning.ablated(model, heads[:1]):
         inspect.capture(model, inputs, ["**.output"])
 
 
