@@ -167,6 +167,8 @@ SLOW = [
     ("english-masked", "prune data"),
     ("english-masked", "export onnx"),
     ("digits", "export onnx"),
+    ("spoken-digits", "export onnx"),
+    ("room-actor", "act"),
 ]
 CASES = [
     (model, call)
