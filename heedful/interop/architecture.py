@@ -32,7 +32,7 @@ _OTHERWISE = {
     "rwkv_models": "rwkv",
 }
 _MODULES = {
-    _OTHERWISE.get(module.name.rpartition(".")[2], module.name.rpartition(".")[2]): module.name
+    _OTHERWISE.get(name := module.name.rpartition(".")[2], name): module.name
     for module in pkgutil.walk_packages(architectures.__path__, f"{architectures.__name__}.")
     if not module.ispkg
 }

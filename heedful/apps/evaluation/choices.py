@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from heedful.apps.evaluation.bootstrap import Interval, ratio_interval
+from heedful.apps.evaluation.text_losses import BATCH_TOKENS, Progress, losses_of_targets
 from heedful.data.corpus_file import CorpusFile
 from heedful.data.padding import pad
 from heedful.data.text_file import parse_json
 from heedful.errors import DataError
+from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.text_generation import GenerationPipeline, prompt_ids
 
 _NAMES = {
@@ -28,9 +29,8 @@ _NAMES = {
     "choices": ("choices", "endings", "options"),
     "answer": ("answer", "label", "gold"),
 }
-"""What files call the three parts: our own name, then those of HellaSwag, ARC and others."""
+"""Names of the three parts in files: our own, then those of HellaSwag, ARC and others."""
 _REMEDY = 'Each line must be like {"prompt": "2 + 2 =", "choices": ["3", "4"], "answer": 1}'
-_BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def choose(
     questions: Sequence[ChoiceQuestion],
     *,
     batch_tokens: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ChoiceScores:
     """Let a language model choose, and count the right choices.
 
@@ -174,18 +174,16 @@ def choose(
         pipeline: causal language model of texts.
         questions: questions, with examples before them or not.
         batch_tokens: positions of a batch.
-        progress: receiver of (done, total) questions.
+        progress: receiver of (done, total) answers.
 
     Raises:
         DataError: when a question is longer than the model's texts.
     """
-    rows = [
-        _ids(pipeline, each, choice) for each in questions for choice in range(len(each.choices))
-    ]
-    likelihoods = list(_likelihoods(pipeline, rows, batch_tokens or _BATCH_TOKENS))
+    rows = [_ids(pipeline, each, n) for each in questions for n in range(len(each.choices))]
+    likelihoods = _likelihoods(pipeline, rows, batch_tokens or BATCH_TOKENS, progress)
     right: dict[str, list[float]] = {name: [] for name in _SHARES}
     first = 0
-    for done, each in enumerate(questions, start=1):
+    for each in questions:
         here = likelihoods[first : first + len(each.choices)]
         first += len(each.choices)
         sizes = [len(choice.encode()) for choice in each.choices]
@@ -193,8 +191,6 @@ def choose(
         for name, scores in zip(_SHARES, values, strict=True):
             best = max(range(len(scores)), key=scores.__getitem__)
             right[name].append(float(best == each.answer))
-        if progress is not None:
-            progress(done, len(questions))
     ones = [1.0] * len(questions)
     chance = sum(1 / len(each.choices) for each in questions) / len(questions)
     intervals = {name: ratio_interval(values, ones) for name, values in right.items()}
@@ -231,28 +227,34 @@ def _ids(
 
 
 def _likelihoods(
-    pipeline: GenerationPipeline, rows: Sequence[tuple[list[int], int]], batch_tokens: int
-) -> Iterator[float]:
-    """Yield the log-probability of each row's answer in nats."""
+    pipeline: GenerationPipeline,
+    rows: Sequence[tuple[list[int], int]],
+    batch_tokens: int,
+    progress: Progress | None,
+) -> list[float]:
+    """Return the log-probability of each row's answer in nats."""
     model = pipeline.engine
     device = next(iter(model.parameters())).device
-    first = 0
+    lengths = [len(ids) for ids, _ in rows]
+    plan = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=None)
+
+    def run(numbers: list[int]) -> list[float]:
+        part = [rows[number] for number in numbers]
+        ids, positions = (each.to(device) for each in pad([row for row, _ in part], 0))
+        states, targets = model(ids[:, :-1], positions[:, :-1]), ids[:, 1:]
+        losses = losses_of_targets(model, states.flatten(0, 1), targets.flatten())
+        places = torch.arange(1, ids.shape[1], device=device)
+        starts = torch.tensor([start for _, start in part], device=device)
+        counted = (places >= starts[:, None]) & (positions[:, 1:] >= 0)
+        sums: list[float] = losses.view_as(targets).double().where(counted, 0.0).sum(1).tolist()
+        return [-each for each in sums]
+
+    found, done = [0.0] * len(rows), 0
     with pipeline.computing():
-        while first < len(rows):
-            last, longest = first, 0
-            while last < len(rows) and (
-                last == first
-                or max(longest, len(rows[last][0])) * (last + 1 - first) <= batch_tokens
-            ):
-                longest = max(longest, len(rows[last][0]))
-                last += 1
-            part = rows[first:last]
-            ids, positions = (each.to(device) for each in pad([ids for ids, _ in part], 0))
-            logits = model.logits(model(ids[:, :-1], positions[:, :-1])).float()
-            losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-            losses = losses.view(len(part), -1)
-            places = torch.arange(1, ids.shape[1], device=device)
-            starts = torch.tensor([start for _, start in part], device=device)
-            counted = (places >= starts[:, None]) & (positions[:, 1:] >= 0)
-            yield from (-losses.double().where(counted, 0.0).sum(1)).tolist()
-            first = last
+        for numbers, likelihoods in split_on_oom(plan, run):
+            for number, value in zip(numbers, likelihoods, strict=True):
+                found[number] = value
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(rows))
+    return found

@@ -191,7 +191,7 @@ def losses_of_windows(
         targets, _ = pad([framed.ids[row.text][row.start + 1 : row.stop + 1] for row in rows], 0)
         ids, targets, positions = (each.to(device) for each in (ids, targets, positions))
         states = model(ids, positions)
-        losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())  # [B · L]
+        losses = losses_of_targets(model, states.flatten(0, 1), targets.flatten())  # [B · L]
         # In float64, since a sum runs over the millions of losses of a corpus.
         table = losses.view(targets.shape).double().cpu().numpy()
         return [line[: row.stop - row.start] for line, row in zip(table, rows, strict=True)]
@@ -246,7 +246,7 @@ def losses_of_whole_texts(
         for first in range(0, ids.shape[1], length):
             part = slice(first, first + length)
             states, state = model.extend(state, ids[:, part], positions[:, part])
-            losses = _cross_entropy(model, states.flatten(0, 1), targets[:, part].flatten())
+            losses = losses_of_targets(model, states.flatten(0, 1), targets[:, part].flatten())
             real = positions[:, part] >= 0
             totals += losses.view_as(real).double().where(real, 0.0).sum(1)
             if progress is not None:
@@ -264,7 +264,7 @@ def _segments(predictions: Sequence[int], numbers: Sequence[int], length: int) -
     return -(-max(predictions[number] for number in numbers) // length)
 
 
-def _cross_entropy(model: Any, states: Tensor, targets: Tensor) -> Tensor:
+def losses_of_targets(model: Any, states: Tensor, targets: Tensor) -> Tensor:
     """Return the loss [R] of states [R, D], in parts: all logits [R, V] may not fit into memory."""
     rows = max(1, _LOGIT_NUMBERS // model.spec.vocabulary)
     parts: Iterable[tuple[Tensor, Tensor]] = zip(

@@ -42,7 +42,7 @@ def evaluate_choices(
             pipeline,
             questions,
             batch_tokens=running.positions(pipeline),
-            progress=lambda done, total: events.progress(done, total, "questions answered"),
+            progress=lambda done, total: events.progress(done, total, "answers read"),
         )
     if not report.output.json:
         rows = [

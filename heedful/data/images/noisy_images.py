@@ -19,6 +19,7 @@ from torch import Tensor
 from heedful.data.batch_plan import Indices
 from heedful.data.batches import ExampleBatch
 from heedful.data.encoded_images import EncodedImages, draws
+from heedful.data.padding import source_tensors
 from heedful.errors import DataError
 from heedful.nn.patches import normalized
 from heedful.nn.pixel_spec import PixelSpec
@@ -92,13 +93,8 @@ class CaptionTokens:
         rows = self.tokenizer.encode_batch(captions)
         for number, (caption, row) in enumerate(zip(captions, rows, strict=True)):
             self._check(caption, len(row), partial(where, number))
-        ends = [[*row, self.tokenizer.eos] for row in rows]
-        width = max(map(len, ends))
-        ids = np.full((len(ends), width), self.tokenizer.pad, np.int64)
-        positions = np.full((len(ends), width), -1, np.int64)
-        for number, row in enumerate(ends):
-            ids[number, : len(row)], positions[number, : len(row)] = row, np.arange(len(row))
-        return ids, positions
+        ids, positions = source_tensors(rows, self.tokenizer)
+        return ids.numpy(), positions.numpy()
 
     def _check(self, caption: str, length: int, where: Callable[[], str]) -> None:
         unknown = [word for word in caption.split() if word not in self.words]
