@@ -15,7 +15,7 @@ from heedful.errors import DataError
 from heedful.models.images.autoencoder import Autoencoder
 from heedful.nn.patches import denormalized
 from heedful.pipelines.batching import check_is_list
-from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture
+from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture, pictures_of
 from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 Codes = npt.NDArray[np.int64]
@@ -86,8 +86,7 @@ class CodePipeline(ModelPipeline[Autoencoder]):
                 return denormalized(checked(images), self._input.pixels)
 
         found = self._input.in_batches(len(grids), run, None, batch_tokens)
-        colours = (image.cpu().permute(1, 2, 0) for batch in found for image in batch)
-        return [(each[..., 0] if each.shape[-1] == 1 else each).numpy() for each in colours]
+        return [picture for batch in found for picture in pictures_of(batch)]
 
     def checked_codes(self, value: object, where: str) -> Codes:
         """Return the codes of an image as an array [s, s].

@@ -18,6 +18,7 @@ from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError
 from heedful.models.images.denoiser import Denoiser
 from heedful.pipelines.batching import check_is_list, split_on_oom
+from heedful.pipelines.image_input import pictures_of
 from heedful.pipelines.text_pipeline import TextPipeline, checked
 from heedful.text.tokenizer import TextTokenizer
 
@@ -115,10 +116,7 @@ class DrawingPipeline(TextPipeline[Denoiser]):
             for start in range(0, len(captions), size)
         ]
         for _, images in split_on_oom(plan, run, place=place):
-            grey = images.add(1).mul(127.5).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
-            pictures += [
-                each[0] if spec.channels == 1 else each.transpose(1, 2, 0) for each in grey
-            ]
+            pictures += pictures_of(images.add(1).mul(127.5).round().clamp(0, 255).to(torch.uint8))
         return pictures
 
     def save(self, picture: Pixels, path: Path) -> None:

@@ -24,6 +24,12 @@ BATCH_TOKENS = 4096
 """Default number of positions of a batch; each patch of an image is one position."""
 
 
+def pictures_of(images: Tensor) -> list[npt.NDArray[np.uint8]]:
+    """Return images [B, C, h, w] uint8 as files have them: [h, w] in grey, [h, w, 3] in colour."""
+    grey = images.shape[1] == 1
+    return [each[0] if grey else each.transpose(1, 2, 0) for each in images.cpu().numpy()]
+
+
 class ImageInput:
     """Maker of a model's input from images.
 
