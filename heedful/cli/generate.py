@@ -19,6 +19,7 @@ from heedful.cli.text_io import (
     OutputFile,
     Report,
     chunks,
+    is_standard,
     one_line,
     output_to,
     refuse_existing,
@@ -88,13 +89,16 @@ def generate(
     of a prompt are written to its line, separated by tabs.
 
     A model of the task diffusion takes each line as a caption. It writes a PNG file into --out and
-    prints its name, or else a line of JSON with image and caption, as training reads them.
+    prints its name, or else a line of JSON with image and caption, as training reads them. A model
+    of time series reads a file of them by -i, and writes for each a line of JSON with quantiles of
+    its next values, in its own unit.
 
     For example:
 
         heedful generate english "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
         heedful generate digits "a seven" --guidance 3 --out drawn
+        heedful generate sales -i sales.csv -o forecasts.jsonl
 
     Args:
         prompt: Text to continue; the same as a text after the model.
@@ -112,6 +116,7 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
+    from heedful.cli.records.forecasts import forecasts_series, write_forecasts
     from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
@@ -126,6 +131,9 @@ def generate(
         return
     given = set(drawing.settings) | ({"out"} if drawing.out else set())
     _refuse_flags(given, "pictures", "This model writes text")
+    if input is not None and not is_standard(input) and forecasts_series(pipeline):
+        write_forecasts(pipeline, input, output_file, overrides(settings), report)
+        return
     loaded = report.seconds
     if stream:
         assert prompt is not None

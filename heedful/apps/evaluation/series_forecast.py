@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ def forecast(
     *,
     samples: int = 100,
     seed: int = 0,
+    places: Sequence[str] = (),
     **options: Any,
 ) -> npt.NDArray[np.float64]:
     """Draw possible futures of time series; their quantiles are a forecast with intervals.
@@ -33,6 +34,7 @@ def forecast(
         series: series of numbers up to the present; the last `tokens.context` values are read.
         samples: number of futures of each series.
         seed: seed of the random numbers.
+        places: names of the series in messages; their numbers if empty.
         **options: options of the search, such as `temperature=0.8`, or of batches.
 
     Returns:
@@ -53,10 +55,10 @@ def forecast(
             remedy="Train one with --task tokens --tokens.reader series",
         )
     spec = RecordSpec.parse(reading)
-    contexts = [
-        _context(series_of(each, f"series {number}"), number, spec.context)
-        for number, each in enumerate(series, start=1)
-    ]
+    contexts = []
+    for number, each in enumerate(series, start=1):
+        where = places[number - 1] if places else f"series {number}"
+        contexts.append(_context(series_of(each, where), where, spec.context))
     scales = [scale_of(context) for context in contexts]
     prompts = [
         json.dumps({VALUES: bins_of(context, scale, spec).tolist()})
@@ -71,11 +73,11 @@ def forecast(
     return futures
 
 
-def _context(series: npt.NDArray[np.float64], number: int, length: int) -> Any:
+def _context(series: npt.NDArray[np.float64], where: str, length: int) -> Any:
     if len(series) < length:
         raise DataError(
             f"The series has {len(series):,} values, and the model reads {length:,}",
-            where=f"series {number}",
+            where=where,
             remedy="Give a longer past, or train with a smaller tokens.context",
         )
     return series[-length:]

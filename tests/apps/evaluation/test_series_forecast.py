@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import heedful
 from heedful.apps.evaluation.series_forecast import forecast
+from heedful.cli.main import main
 from heedful.errors import DataError, ModelError
 
 SETTINGS = {
@@ -54,6 +56,30 @@ def test_the_guide_forecasts(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
         Path("sales").rename(run)
     np.testing.assert_allclose(names["median"], [[1, 2, 3], [20, 30, 10]], rtol=0.13)
     assert (names["low"] <= names["high"]).all()
+
+
+def test_generate_writes_quantiles_for_each_series(run: Path, tmp_path: Path) -> None:
+    series, out = tmp_path / "sales.csv", tmp_path / "out.jsonl"
+    series.write_text("shop,café\n" + "1,20\n2,30\n3,10\n" * 3)
+    flags = ["-i", str(series), "-o", str(out), "--sampling", "--n-best", "20", "--seed", "3"]
+    main(["generate", str(run), *flags])
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert [line["series"].split("column ")[1] for line in lines] == ["shop", "café"]
+    np.testing.assert_allclose(
+        [line["0.5"] for line in lines], [[1, 2, 3], [20, 30, 10]], rtol=0.13
+    )
+    (futures,) = forecast(run, [[1, 2, 3] * 3], samples=20, seed=3)
+    for name in ("0.1", "0.5", "0.9"):
+        np.testing.assert_allclose(lines[0][name], np.quantile(futures, float(name), axis=0))
+
+
+def test_generate_names_the_column_that_is_too_short(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    series = tmp_path / "sales.csv"
+    series.write_text("shop,café\n" + "1,20\n" * 3)
+    assert main(["generate", str(run), "-i", str(series)]) == 2
+    assert "column shop: The series has 3 values, and the model reads 7" in capsys.readouterr().err
 
 
 def test_a_past_that_does_not_fit_is_named(run: Path) -> None:

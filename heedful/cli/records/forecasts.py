@@ -1,0 +1,67 @@
+"""Forecasts of `heedful generate`: quantiles of the futures of time series."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heedful.apps.evaluation.series_forecast import forecast
+from heedful.cli.text_io import Report, output_to, terminal
+from heedful.data.corpus_spec import RecordSpec
+from heedful.data.series_files import SeriesRecords
+
+if TYPE_CHECKING:
+    from heedful.pipelines.text_generation import GenerationPipeline
+
+QUANTILES = (0.1, 0.5, 0.9)
+"""Shares of the futures below a forecast's low, middle and high values."""
+FUTURES = 100
+"""Futures drawn for a series if --n-best is unset (1): ten of them beyond each outer quantile."""
+
+
+def forecasts_series(pipeline: GenerationPipeline) -> bool:
+    """Tell whether a model continues time series."""
+    return getattr(pipeline.tokenizer, "reading", {}).get("reader") == "series"
+
+
+def write_forecasts(
+    pipeline: GenerationPipeline,
+    series: Path,
+    output_file: Path | None,
+    options: dict[str, Any],
+    report: Report,
+) -> None:
+    """Write a line of JSON with the quantiles of each value for each series of a file.
+
+    Args:
+        pipeline: model of time series.
+        series: file as for training, whose last values are read.
+        output_file: file for the lines; standard output if None.
+        options: settings of the search by name, such as a temperature or a seed.
+        report: report of this command.
+
+    Raises:
+        DataError: when the file cannot be read, or a series is too short.
+    """
+    loaded, count = report.seconds, 0
+    samples = options.pop("n_best", 1)
+    options.pop("sampling", None)  # futures are drawn anyway
+    reading = RecordSpec.parse(pipeline.tokenizer.reading)
+    with terminal() as events, output_to(output_file) as file:
+        for count, (where, past) in enumerate(SeriesRecords(series, reading).series(), start=1):
+            futures = forecast(
+                pipeline,
+                [past],
+                samples=samples if samples > 1 else FUTURES,
+                places=[where],
+                **options,
+            )
+            rows = np.quantile(futures[0], QUANTILES, axis=0).tolist()  # [quantiles, horizon]
+            names = map(str, QUANTILES)
+            line = {"series": where, **dict(zip(names, rows, strict=True))}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            events.progress(count, None, "forecast")
+    report.finish({"series": count, "load_seconds": round(loaded, 3)}, summary=False)
