@@ -163,6 +163,18 @@ def test_a_picture_is_completed_and_looked_into_in_firefox(firefox: Firefox, hom
     assert firefox.value(PROBLEMS) == ""
 
 
+def test_words_in_tables_are_not_cut_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.command(
+        "browsingContext.setViewport",
+        context=firefox.window,
+        viewport={"width": 1280, "height": 900},
+    )
+    firefox.open(home + "everywhere")
+    wait_for(firefox, "document.querySelector('main td.words') !== null")
+    cut = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+    assert firefox.value(f"{cut}.map((each) => each.getAttribute('aria-label')).join()") == ""
+
+
 def wait_for(firefox: Firefox, condition: str) -> None:
     deadline = time.monotonic() + DRAWING
     while not firefox.value(condition):
