@@ -409,6 +409,16 @@ class EmbeddingSpec(Config):
     row_size: PositiveInt | None = Field(
         None, description="tokens that an encoder reads at a position, as numbers; ids if unset"
     )
+    width: PositiveInt | None = Field(
+        None,
+        description="width of the tables and the norm, whose vectors an affine map brings to the "
+        "model's width (ALBERT, Lan 2020); the model's width and no map if unset",
+    )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
+
+    def refuse_width(self) -> None:
+        """Refuse tables of another width than the model's (ValueError)."""
+        if self.width is not None:
+            raise ValueError("only encoders of text have embeddings of their own width")

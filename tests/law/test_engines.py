@@ -213,6 +213,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "row_size": (base("translator"), {"share_embeddings": "none", "embedding.row_size": 2}),
         "positions": positions(kind="none"),
         "norm": at("embedding.norm", {"kind": "layer"}),
+        "width": at("embedding.width", 16, "encoder"),
         "dropout": at("embedding.dropout", 0.5),
     },
     "PositionSpec": {

@@ -83,6 +83,7 @@ class DenoiserSpec(CommonSpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         _check_patches(self.image_size, self.patch_size)
+        self.embedding.refuse_width()
         for stack in (self.encoder, self.decoder):
             stack.check_width(self.width)
         if self.encoder.has_memory:
