@@ -156,6 +156,7 @@ TOYS = {
         "Dinov2Config",
         {n: VISION[n] for n in VISION if n != "intermediate_size"},
     ),
+    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", VISION),
     "mamba": (
         "MambaForCausalLM",
         "MambaConfig",

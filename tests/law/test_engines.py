@@ -532,6 +532,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "channels": (base("vision"), {"channels": 1, "pixels": None}),
         "encoder": at("encoder.num_layers", 1, "vision"),
         "pooling": at("pooling", "mean", "vision"),
+        "distillation": at("distillation", "classifier", "vision"),
         "pooler": at("pooler", True, "vision"),
         "labels": at("labels", ["a", "b", "c"], "vision"),
         "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),

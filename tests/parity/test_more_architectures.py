@@ -54,6 +54,8 @@ BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
 GPTJ = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 2, "rotary_dim": 4}
 FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
 OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
+VIT = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+VIT |= {"image_size": 8, "patch_size": 4}
 PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
@@ -166,10 +168,12 @@ CASES = {
         {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
         | {"image_size": 8, "patch_size": 4},
     ),
+    "deit": ("DeiTForImageClassification", {**VIT, "qkv_bias": False}),
+    "deit, a teacher": ("DeiTForImageClassificationWithTeacher", VIT),
+    "deit, states": ("DeiTModel", VIT),
     "ijepa": (
         "IJepaForImageClassification",
-        {name: size for name, size in SIZES.items() if name != "vocab_size"}
-        | {"image_size": 8, "patch_size": 4},
+        VIT,
     ),
 }
 
