@@ -19,7 +19,7 @@ GROUP = "heedful.plugins"
 
 FAMILIES: Mapping[str, str] = {
     "mixer": "heedful.nn.spec:PARTS",
-    "position bias": "heedful.nn.spec:BIASES",
+    "position bias": "heedful.nn.bias_spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
     "record reader": "heedful.data.record_files:READERS",

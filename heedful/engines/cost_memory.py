@@ -323,8 +323,9 @@ def embedding_saved(spec: Any, name: str) -> Saved:
     mask = spec.width if module.dropout.p else 0  # int8, one byte per element
     if spec.reads == "images":
         return Saved(0, mask, spec.width)
-    norm = spec.embedding.norm
-    return Saved(0, mask, _norm_saved(norm, spec.width) if norm else 0)
+    norm, width = spec.embedding.norm, spec.embedding.width or spec.width
+    read = spec.embedding.width or 0  # the input of the map to the model's width
+    return Saved(read, mask, _norm_saved(norm, width) if norm else 0)
 
 
 @dataclass(frozen=True)

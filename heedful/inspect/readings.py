@@ -177,9 +177,9 @@ def see(subject: Subject, image: np.ndarray) -> ModelInput:
         raise ModelError("This model takes no images", remedy="Give it text, by `read`")
     side = spec.image_size // spec.patch_size
     names = [f"{row},{column}" for row in range(side) for column in range(side)]
-    # 1 with a class token in front of the patches (ViT), 0 without.
+    # 1 with a class token in front of the patches (ViT), 2 with a distillation token (DeiT).
     num_special = spec.num_states - len(names)
-    pieces = ("[CLS]",) * num_special + tuple(names)
+    pieces = (*("[CLS]", "[DIST]")[:num_special], *names)
     special = (True,) * num_special + (False,) * len(names)
     tokens = StackTokens(tuple(range(len(pieces))), pieces, special)
     # Images are no tokens; ids number the patches, so that rows and columns of a map can be named.

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from heedful.config import Activation
-from heedful.errors import ModelError
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from heedful.interop.rewrites import scaled_embeddings
@@ -26,6 +25,7 @@ from heedful.interop.tensor_table import (
     output_projection,
     prefix_of,
     renamed,
+    repeated,
     same,
 )
 from heedful.models.model_spec import CausalLMSpec
@@ -260,7 +260,11 @@ class PlainDecoder:
             if ours == "self_attention_norm" and self.norms_shared(spec):
                 norms = ("self_attention_norm", "feedforward_norm")
                 rules += [
-                    _copied(f"{layer}{theirs}.{part}", [f"{block}{norm}.{part}" for norm in norms])
+                    repeated(
+                        f"{layer}{theirs}.{part}",
+                        [f"{block}{norm}.{part}" for norm in norms],
+                        "gpt_neox has two norms",
+                    )
                     for part in parts
                 ]
                 continue
@@ -279,22 +283,6 @@ class PlainDecoder:
 def is_parallel(spec: CausalLMSpec) -> bool:
     """Return True if the network of a block reads the block's input."""
     return spec.decoder.block.sublayers[-1].parallel
-
-
-def _copied(theirs: str, ours: Sequence[str]) -> Rule:
-    """Return the rule for a tensor of theirs that two modules of ours share in value."""
-
-    def one(tensors: Sequence[Tensor]) -> list[Tensor]:
-        # Training moves them apart; a mean would be another model.
-        if not torch.equal(tensors[0], tensors[1]):
-            raise ModelError(
-                f"{' and '.join(ours)} differ, and are one tensor there",
-                where="the model to export",
-                remedy="Export it in the form of another architecture (gpt_neox has two norms)",
-            )
-        return [tensors[0]]
-
-    return Rule((theirs,), tuple(ours), lambda x: [x[0], x[0].clone()], one)
 
 
 def _fused(theirs: str, ours: Sequence[str], heads: tuple[int, int], by_heads: bool) -> Rule:

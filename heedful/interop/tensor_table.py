@@ -79,6 +79,29 @@ def transposed(theirs: str, ours: str) -> Rule:
     return Rule((theirs,), (ours,), transpose, transpose)
 
 
+def repeated(theirs: str, ours: Sequence[str], instead: str = "bert has own layers") -> Rule:
+    """Return the rule for a tensor of theirs that several modules of ours have the values of.
+
+    Args:
+        theirs: name of their tensor.
+        ours: names of our tensors.
+        instead: an architecture that has a tensor for each module, for the error message.
+    """
+
+    def one(tensors: Sequence[Tensor]) -> list[Tensor]:
+        # Training moves them apart; a mean would be another model.
+        if not all(torch.equal(tensors[0], tensor) for tensor in tensors[1:]):
+            raise ModelError(
+                f"{' and '.join((*ours[:2], *ours[2:][-1:]))} differ, and are one tensor there",
+                where="the model to export",
+                remedy=f"Export it in the form of another architecture ({instead})",
+            )
+        return [tensors[0]]
+
+    # Clones, so that a training does not change one through another.
+    return Rule((theirs,), tuple(ours), lambda x: [x[0].clone() for _ in ours], one)
+
+
 def reshaped(theirs: str, ours: str, their_shape: Sequence[int], our_shape: Sequence[int]) -> Rule:
     """Return the rule for a tensor with another shape and the same order of elements."""
     return Rule(

@@ -293,6 +293,9 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
     return _sum(works) + _output_work(spec, tokens)
 
 
+_IMAGE_HEADS = ("pooler", "classifier", "distillation_classifier")
+
+
 def image_work(spec: Any) -> Work:
     """Return the forward work for one image; `output` classifies it, or finds its codes."""
     model: Any = built(spec)
@@ -300,12 +303,12 @@ def image_work(spec: Any) -> Work:
         maps: Work = model.map_work()
         stacks = _stack_work(spec, "decoder", spec.num_states, spec.num_states)
         return maps + stacks + encoding_work(spec, spec.num_states)
-    heads = [getattr(model, name, None) for name in ("pooler", "classifier")]
+    heads = [getattr(model, name, None) for name in _IMAGE_HEADS]
     output = weight_work(*(module for module in heads if module is not None))
     if spec.kind == "resnet":
         return Work(weights=model.convolution_work(), output=output)
-    # The [CLS] token is a state and not a patch.
-    patches = spec.num_states - (spec.pooling == "first")
+    # [CLS] is a state and not a patch.
+    patches = spec.num_states - spec.num_tokens
     own = Work(weights=patches * weight_work(model.patches), output=output)
     return own + encoding_work(spec, spec.num_states)
 

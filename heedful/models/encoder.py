@@ -25,8 +25,8 @@ class EncoderModel(nn.Module):
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
-        row_size = spec.embedding.row_size
-        self.embedding = source_embedding(spec.vocabulary, spec.width, row_size)
+        row_size, width = spec.embedding.row_size, spec.embedding.width or spec.width
+        self.embedding = source_embedding(spec.vocabulary, width, row_size)
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None

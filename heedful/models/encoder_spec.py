@@ -138,6 +138,8 @@ class EncoderSpec(CommonSpec):
             raise ValueError("an encoder of one text has no memory to cross-attend to")
         if self.embedding.row_size and kinds != ["ctc"]:
             raise ValueError("rows of tokens (embedding.row_size) have a ctc head, and no other")
+        if self.embedding.row_size:
+            self.embedding.refuse_width()
         return self
 
     def vocabularies(self) -> dict[Side, int]:

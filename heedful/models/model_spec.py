@@ -163,6 +163,7 @@ class TranslatorSpec(CommonSpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         share = self.share_embeddings
+        self.embedding.refuse_width()
         if share in ("all", "inputs") and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"share_embeddings = {share!r} needs equal source and target vocabularies"
@@ -246,6 +247,7 @@ class CausalLMSpec(CommonSpec):
         self.decoder.check_width(self.width)
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
+        self.embedding.refuse_width()
         if self.embedding.row_size:
             raise ValueError("a causal language model reads token by token (embedding.row_size)")
         self.decoder.check_writes()

@@ -36,17 +36,18 @@ class MaskedLMHead(nn.Module):
 
     Args:
         spec: activation, norm, and tying of the output projection to the embedding table.
-        table: embedding table [V, D].
+        width: model width D.
+        table: embedding table [V, W].
     """
 
-    def __init__(self, spec: MaskedLMHeadSpec, table: TokenEmbedding) -> None:
+    def __init__(self, spec: MaskedLMHeadSpec, width: int, table: TokenEmbedding) -> None:
         super().__init__()
-        vocabulary, width = table.weight.shape
-        self.dense = linear(width, width, bias=True)
+        vocabulary, table_width = table.weight.shape
+        self.dense = linear(width, table_width, bias=True)
         self.activation = PLAIN_ACTIVATIONS[spec.activation]
-        self.norm = build_norm(spec.norm, width)
+        self.norm = build_norm(spec.norm, table_width)
         # The module itself, so that both names stay one tensor through training.
-        self.projection = table if spec.tied else TokenEmbedding(vocabulary, width)
+        self.projection = table if spec.tied else TokenEmbedding(vocabulary, table_width)
         # A bias of its own even where the table is tied, as in BERT.
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
@@ -55,7 +56,7 @@ class MaskedLMHead(nn.Module):
         return F.linear(self.features(states), self.projection.weight, self.bias)
 
     def features(self, states: Tensor) -> Tensor:
-        """Map states [..., D] to the input of the output projection, [..., D]."""
+        """Map states [..., D] to the input of the output projection, [..., W]."""
         # Separate from the projection, as the fused loss multiplies by the table itself.
         x: Tensor = self.norm(self.activation(self.dense(states)))
         return x
@@ -111,7 +112,7 @@ class DeepClassifier(Classifier):
 def build_head(spec: HeadSpec, width: int, table: Any) -> nn.Module:
     """Return the head of a spec, for a model of this width and table of embeddings."""
     if spec.kind == "masked_lm":
-        return MaskedLMHead(spec, table)
+        return MaskedLMHead(spec, width, table)
     dropout = getattr(spec, "dropout", 0.0)
     if spec.kind == "sequence" and not spec.reads_pooled:
         # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.

@@ -30,7 +30,6 @@ from heedful.nn.spec import (
     NormSpec,
     PartSpec,
     PositionSpec,
-    bias_of_shape,
 )
 
 if TYPE_CHECKING:
@@ -345,17 +344,16 @@ def _stack(
     *,
     causal: bool,
 ) -> StackSpec:
-    bias = bias_of_shape(shape, causal)
+    bias = AttentionSpec.shared_bias_of_shape(shape, causal)
     # One block for each mixer of the period, which `StackSpec` repeats.
     pattern = tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers)
     has_scores = any("self_attention" in block.attentions() for block in pattern)
     # A stack without scores has nothing to add a bias to, and its spec would be refused.
-    is_shared = bias is not None and bias.is_shared and has_scores
     return StackSpec(
         num_layers=num_layers,
         pattern=pattern,
         final_norm=_final_norm(shape),
-        shared_position_bias=bias if is_shared else None,
+        shared_position_bias=bias if has_scores else None,
     )
 
 

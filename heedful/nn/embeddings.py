@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn.feedforward import linear
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import AxisPositions, LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -109,7 +110,7 @@ def source_embedding(
 
 
 class InputEmbedding(nn.Module):
-    """Embedding of ids: table, scale, segments, positions, norm, dropout.
+    """Embedding of ids: table, scale, segments, positions, norm, dropout, and a map if any.
 
     The table is an argument of each call, since other parts of the model may share it.
 
@@ -120,17 +121,20 @@ class InputEmbedding(nn.Module):
 
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
         super().__init__()
-        self.scale = math.sqrt(width) if spec.scale else 1.0
+        inner = spec.width or width
+        self.scale = math.sqrt(inner) if spec.scale else 1.0
         self._rounded: dict[torch.dtype, float] = {}
         if spec.scale == "rounded":
             # Gemma rounds sqrt(D) to the table's dtype before it multiplies, in training too; a
             # Python float would not be rounded.
             exact = torch.tensor(self.scale, device="cpu")  # "meta" holds no values to round
             self._rounded = {d: float(exact.to(d)) for d in (torch.bfloat16, torch.float16)}
-        self.positions = _build_positions(spec.positions, width)
-        self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
-        self.norm = build_norm(spec.norm, width) if spec.norm else None
+        self.positions = _build_positions(spec.positions, inner)
+        self.segments = TokenEmbedding(spec.num_segments, inner) if spec.num_segments else None
+        self.norm = build_norm(spec.norm, inner) if spec.norm else None
         self.dropout = nn.Dropout(spec.dropout)
+        # A table of V x W and one map need fewer weights than V x D (ALBERT, section 3.1).
+        self.projection = linear(inner, width, bias=True) if spec.width else None
 
     def forward(
         self,
@@ -154,8 +158,10 @@ class InputEmbedding(nn.Module):
         # The norm stands between the sum and dropout, as in BERT (Devlin 2019).
         if self.norm is not None:
             x = self.norm(x)
-        dropped: Tensor = self.dropout(x)
-        return dropped
+        x = self.dropout(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x
 
     def embed(
         self,

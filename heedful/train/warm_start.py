@@ -158,6 +158,8 @@ def _parts(spec: Any) -> dict[str, Any]:
     }
     if spec.reads == "images" and spec.class_names:
         parts["classifier"] = spec.class_names
+        if getattr(spec, "distillation", None) == "classifier":
+            parts["distillation_classifier"] = spec.class_names
     return parts | ({"pooler": True} if getattr(spec, "pooler", False) else {})
 
 

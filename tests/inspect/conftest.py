@@ -114,6 +114,7 @@ TOYS = {
         SMALL | {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4},
     ),
     "electra": ("ElectraForMaskedLM", "ElectraConfig", ENCODER | {"embedding_size": 16}),
+    "albert": ("AlbertForMaskedLM", "AlbertConfig", ENCODER | {"embedding_size": 12}),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
     "modernbert": (
         "ModernBertForMaskedLM",
@@ -155,6 +156,7 @@ TOYS = {
         "Dinov2Config",
         {n: VISION[n] for n in VISION if n != "intermediate_size"},
     ),
+    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", VISION),
     "mamba": (
         "MambaForCausalLM",
         "MambaConfig",

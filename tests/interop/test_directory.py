@@ -178,7 +178,7 @@ DAMAGE = {
     "no model_type": (_file("config.json", "{}"), "model_type"),
     "unknown type": (
         lambda t: t.write_config(model_type="gtp2"),
-        "gtp2.*Known: bart, .*other-models",
+        "gtp2.*Known: albert, bart, .*other-models",
     ),
     "activation": (lambda t: t.write_config(activation_function="gelu_neu"), "gelu_neu.*gelu_new"),
     "a width of text": (lambda t: t.write_config(n_embd="16"), "n_embd"),

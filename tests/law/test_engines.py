@@ -213,6 +213,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "row_size": (base("translator"), {"share_embeddings": "none", "embedding.row_size": 2}),
         "positions": positions(kind="none"),
         "norm": at("embedding.norm", {"kind": "layer"}),
+        "width": at("embedding.width", 16, "encoder"),
         "dropout": at("embedding.dropout", 0.5),
     },
     "PositionSpec": {
@@ -531,6 +532,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "channels": (base("vision"), {"channels": 1, "pixels": None}),
         "encoder": at("encoder.num_layers", 1, "vision"),
         "pooling": at("pooling", "mean", "vision"),
+        "distillation": at("distillation", "classifier", "vision"),
         "pooler": at("pooler", True, "vision"),
         "labels": at("labels", ["a", "b", "c"], "vision"),
         "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),

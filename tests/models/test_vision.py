@@ -125,18 +125,24 @@ def test_bad_requests_are_named():
         model.at_size(14)
     with pytest.raises(ConfigError, match="num_classes 3, but 2 labels"):
         spec(labels=["a", "b"], num_classes=3)
+    with pytest.raises(ConfigError, match="stands after .CLS."):
+        spec(pooling="mean", distillation="token")
+    with pytest.raises(ConfigError, match="needs classes"):
+        spec(distillation="classifier")
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize(
+    ("pooling", "distillation"), [("first", None), ("mean", None), ("first", "classifier")]
+)
 @torch.no_grad()
-def test_another_image_size(pooling):
-    model = build(pooling=pooling, labels=["a", "b"])
+def test_another_image_size(pooling, distillation):
+    model = build(pooling=pooling, distillation=distillation, labels=["a", "b"])
     state = torch.random.get_rng_state()
     finer = model.at_size(20)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert finer.spec == model.spec.model_copy(update={"image_size": 20})
     assert not finer.training
-    assert finer(torch.randn(1, 2, 20, 20)).shape[1] == 25 + (pooling == "first")
+    assert finer(torch.randn(1, 2, 20, 20)).shape[1] == 25 + (pooling == "first") + bool(distillation)
     same = model.at_size(12)
     images = torch.randn(2, 2, 12, 12)
     assert torch.equal(same(images), model(images))

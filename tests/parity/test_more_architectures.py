@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heedful.engines.inference.prepare import prepare
+from heedful.errors import ModelError
 from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_around, canonical_weights
 
@@ -53,6 +54,8 @@ BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
 GPTJ = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 2, "rotary_dim": 4}
 FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
 OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
+VIT = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+VIT |= {"image_size": 8, "patch_size": 4}
 PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
@@ -142,6 +145,13 @@ CASES = {
         "ElectraForSequenceClassification",
         {**ENCODER, "embedding_size": 16},
     ),
+    "electra, wider embeddings": ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 20}),
+    "albert": ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 12}),
+    "albert, embeddings as wide": (
+        "AlbertForMaskedLM",
+        {**ENCODER, "embedding_size": 16, "tie_word_embeddings": False},
+    ),
+    "albert, labels of tokens": ("AlbertForTokenClassification", {**ENCODER, "embedding_size": 12}),
     "mpnet": ("MPNetForMaskedLM", ENCODER),
     "mpnet, labels": ("MPNetForSequenceClassification", ENCODER),
     "modernbert": ("ModernBertForMaskedLM", MODERN),
@@ -158,12 +168,24 @@ CASES = {
         {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
         | {"image_size": 8, "patch_size": 4},
     ),
+    "deit": ("DeiTForImageClassification", {**VIT, "qkv_bias": False}),
+    "deit, a teacher": ("DeiTForImageClassificationWithTeacher", VIT),
+    "deit, states": ("DeiTModel", VIT),
     "ijepa": (
         "IJepaForImageClassification",
-        {name: size for name, size in SIZES.items() if name != "vocab_size"}
-        | {"image_size": 8, "patch_size": 4},
+        VIT,
     ),
 }
+
+
+def read(name, directory):
+    """A model of theirs in a directory as ours, with its architecture."""
+    config = json.loads((directory / "config.json").read_text())
+    tensors = load_file(directory / "model.safetensors")
+    architecture = find_architecture(name.partition(",")[0], where="")
+    spec = architecture.read_config(config, where="config.json", names=tensors)
+    ours = architecture.table(spec, tensors).to_ours(tensors, where="model.safetensors")
+    return architecture, build_around(spec, ours, where="", dtype=torch.float32).eval()
 
 
 def make(name, directory):
@@ -222,11 +244,8 @@ def close(found, expected):
 def test_it_computes_the_same_in_and_out(name, tmp_path):
     theirs = make(name, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    tensors = load_file(tmp_path / "model.safetensors")
-    architecture = find_architecture(name.partition(",")[0], where="")
-    spec = architecture.read_config(config, where="config.json", names=tensors)
-    ours = architecture.table(spec, tensors).to_ours(tensors, where="model.safetensors")
-    model = build_around(spec, ours, where="", dtype=torch.float32).eval()
+    architecture, model = read(name, tmp_path)
+    spec = model.spec
     found, expected = outputs(model, theirs)
     assert expected.std() > 0.1
     close(found, expected)
@@ -243,3 +262,21 @@ def test_it_computes_the_same_in_and_out(name, tmp_path):
     assert not any(told.values()), told
     found, expected = outputs(model, again.eval())
     close(found, expected)
+
+
+# Tensors of ours that are one tensor of theirs.
+SHARED = {
+    "albert": "encoder.blocks.1.feedforward.up.weight",
+    "falcon": "decoder.blocks.1.feedforward_norm.weight",
+}
+
+
+@pytest.mark.parametrize(("name", "moved"), SHARED.items())
+@torch.no_grad()
+def test_weights_that_moved_apart_are_refused(name, moved, tmp_path):
+    make(name, tmp_path)
+    architecture, model = read(name, tmp_path)
+    tensors = dict(canonical_weights(model))
+    tensors[moved] = tensors[moved] + 1.0
+    with pytest.raises(ModelError, match=f"{moved}.* one tensor there"):
+        architecture.table(model.spec).to_theirs(tensors)

@@ -26,7 +26,7 @@ from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import SinusoidalPositions
-from heedful.nn.spec import AttentionSpec, BiasSpec, NormSpec
+from heedful.nn.spec import AttentionSpec, NormSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -339,7 +339,7 @@ def _ids(tokenizer: TextTokenizer) -> Mapping[str, int]:
     return tokenizers.Tokenizer.from_str(json.dumps(state)).get_vocab(with_added_tokens=True)
 
 
-def _has_kind(bias: BiasSpec | None, kind: str) -> bool:
+def _has_kind(bias: Any, kind: str) -> bool:
     return bias is not None and bias.kind == kind
 
 

@@ -26,12 +26,8 @@ class VisionModel(ImageModel):
         super().__init__()
         self.spec = spec
         self.patches = PatchEmbedding(spec.width, spec.image_size, spec.patch_size, spec.channels)
-        # Drawn like a row of an embedding table, which it is in effect.
-        self.class_token = (
-            nn.Parameter(nn.init.normal_(torch.empty(spec.width), std=spec.width**-0.5))
-            if spec.pooling == "first"
-            else None
-        )
+        self.class_token = _token(spec.width) if spec.pooling == "first" else None
+        self.distillation_token = _token(spec.width) if spec.distillation else None
         self.positions = LearnedPositions(spec.width, spec.num_states)
         # Dropout follows the sum with positions, as in appendix B.1 of the paper.
         self.dropout = nn.Dropout(spec.dropout)
@@ -39,6 +35,8 @@ class VisionModel(ImageModel):
         self.pooler = Pooler(spec.width) if spec.pooler else None
         num_classes = len(spec.class_names)
         self.classifier = Classifier(spec.width, num_classes) if num_classes else None
+        distils = spec.distillation == "classifier"
+        self.distillation_classifier = Classifier(spec.width, num_classes) if distils else None
 
     def forward(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         """Run the encoder.
@@ -50,15 +48,18 @@ class VisionModel(ImageModel):
 
         Returns:
             States [B, n, D] of the n patches in reading order; [B, 1 + n, D] where `pooling` is
-            `first`, with the class token's state first.
+            `first`, with the class token's state first; one more with a distillation token, which
+            is the second.
 
         Raises:
             DataError: when the images have another size or number of channels than the spec.
         """
         x = self.patches(images)
-        if self.class_token is not None:
-            # The parameter is float32 where patches come from a bfloat16 matmul.
-            x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
+        tokens = [t for t in (self.class_token, self.distillation_token) if t is not None]
+        if tokens:
+            # The parameters are float32 where patches come from a bfloat16 matmul.
+            first = torch.stack(tokens).to(x.dtype)
+            x = torch.cat([first.expand(x.shape[0], -1, -1), x], dim=1)
         # Images have no padding, so every row has the same positions.
         at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         x = self.dropout(x + self.positions(at))
@@ -76,6 +77,14 @@ class VisionModel(ImageModel):
         """
         vector = states[:, 0] if self.spec.pooling == "first" else states.mean(dim=1)
         return vector if self.pooler is None else self.pooler(vector)
+
+    def class_logits(self, states: Tensor) -> Tensor:
+        """Return logits [B, classes]; see `ImageModel`. Those of two classifiers are averaged."""
+        logits = super().class_logits(states)
+        if self.distillation_classifier is None:
+            return logits
+        second: Tensor = self.distillation_classifier(states[:, 1])
+        return (logits + second) / 2
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
@@ -101,7 +110,7 @@ class VisionModel(ImageModel):
             {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
         )
         weights = self.state_dict()
-        before = self.class_token is not None  # row 0 belongs to the class token
+        before = self.spec.num_tokens  # rows that belong to no patch
         table = weights["positions.weight"]
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])
@@ -113,3 +122,8 @@ class VisionModel(ImageModel):
         own = {name: tensor.clone() for name, tensor in weights.items()}
         model.load_state_dict(own, assign=True)
         return model.train(self.training)
+
+
+def _token(width: int) -> nn.Parameter:
+    """Return a learned input, drawn like a row of an embedding table, which it is in effect."""
+    return nn.Parameter(nn.init.normal_(torch.empty(width), std=width**-0.5))

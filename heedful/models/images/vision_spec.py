@@ -24,6 +24,11 @@ class VisionSpec(ImageModelSpec):
     pooling: Literal["first", "mean"] = Field(
         "first", description="state of the whole image: that of a [CLS] token, or the mean"
     )
+    distillation: Literal["token", "classifier"] | None = Field(
+        None,
+        description="a token after [CLS] that learned a teacher's labels (DeiT, Touvron 2021), "
+        "without a classifier or with one, whose logits are averaged with the other's",
+    )
     pooler: bool = Field(False, description="dense layer and tanh over the pooled state")
     dropout: Probability = Field(0.0, description="dropout probability of embeddings")
 
@@ -31,6 +36,10 @@ class VisionSpec(ImageModelSpec):
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
         _check_patches(self.image_size, self.patch_size)
+        if self.distillation and self.pooling != "first":
+            raise ValueError("a distillation token stands after [CLS]: pooling = 'first'")
+        if self.distillation == "classifier" and not self.class_names:
+            raise ValueError("a classifier of the distillation token needs classes")
         if self.encoder.has_memory:
             raise ValueError("an encoder of images has no memory to cross-attend to")
         return self
@@ -55,9 +64,14 @@ class VisionSpec(ImageModelSpec):
         return self.num_states
 
     @property
+    def num_tokens(self) -> int:
+        """Number of states before those of patches: of the class and distillation tokens if any."""
+        return (self.pooling == "first") + (self.distillation is not None)
+
+    @property
     def num_states(self) -> int:
-        """Number of states of an image: one for each patch, and one for the class token if any."""
-        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
+        """Number of states of an image: one for each token before the patches, and each patch."""
+        return self.num_tokens + (self.image_size // self.patch_size) ** 2
 
 
 class DenoiserSpec(CommonSpec):
@@ -83,6 +97,7 @@ class DenoiserSpec(CommonSpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         _check_patches(self.image_size, self.patch_size)
+        self.embedding.refuse_width()
         for stack in (self.encoder, self.decoder):
             stack.check_width(self.width)
         if self.encoder.has_memory:

@@ -14,8 +14,9 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import ModelError, suggest
 from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
+from heedful.nn.bias_spec import T5BiasSpec
 from heedful.nn.positions import LearnedPositions, Positions, Rotary, SinusoidalPositions
-from heedful.nn.spec import RotarySpec, T5BiasSpec
+from heedful.nn.spec import RotarySpec
 
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160

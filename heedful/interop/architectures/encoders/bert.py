@@ -15,7 +15,15 @@ from heedful.interop.rewrites import (
     scaled_embeddings,
     tabled_positions,
 )
-from heedful.interop.tensor_table import RepeatedTensor, Rule, Table, renamed, same
+from heedful.interop.tensor_table import (
+    AFFINE,
+    RepeatedTensor,
+    Rule,
+    Table,
+    renamed,
+    repeated,
+    same,
+)
 from heedful.models.encoder_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 
 # Files of a pre-trained model often hold these heads although config.json names a class without
@@ -65,7 +73,12 @@ class BertNames:
         relative: tensor with the biases of distances that all layers share; None without one.
         sequence_activation: activation of a head that labels texts by the first state.
         sequence_dropout: name of the dropout of heads.
-        same_width: flag of a setting for the width of embeddings, which must be the model's.
+        projection: map of embeddings of another width to the model's; None without such a setting.
+        always_projected: flag of a map where the two widths are equal, too.
+        pooler: name of the pooler's map.
+        shares_layers: flag of one layer's weights for all layers.
+        fixed: settings with the only value that is read, which is also that of a missing one.
+        usual: values of missing settings that are not BERT's, by BERT's names.
         fixed_epsilon: epsilon of norms where no setting has it.
         inert: settings without effect.
     """
@@ -87,7 +100,12 @@ class BertNames:
     relative: str | None = None
     sequence_activation: PlainActivation | Literal["tanh"] = "tanh"
     sequence_dropout: str = "classifier_dropout"
-    same_width: bool = False
+    projection: str | None = None
+    always_projected: bool = False
+    pooler: str = "pooler.dense"
+    shares_layers: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=dict)
     fixed_epsilon: float | None = None
     inert: tuple[str, ...] = ()
 
@@ -114,19 +132,19 @@ class BertNames:
         fields.refuse_unless("add_cross_attention", (False,), False)
         # Pruned checkpoints have smaller matrices in some layers.
         fields.refuse_unless("pruned_heads", ({},), {})
+        for name, value in self.fixed.items():
+            fields.refuse_unless(name, [value], value)
         kinds, key = self._head_kinds(fields, names), self._key
         # Fairseq's convention: the first token has the position after the padding id, 2 in RoBERTa.
         unused_rows = fields.integer("pad_token_id", 1) + 1 if self.padding_rows else 0
         if self.padding_rows and unused_rows < 1:
             raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
         length = fields.integer(key("max_position_embeddings")) - unused_rows
-        dropout = fields.number(key("hidden_dropout_prob"), 0.1)
+        dropout = self._number(fields, "hidden_dropout_prob", 0.1)
         norm = {"epsilon": self._epsilon(fields)}
-        if self.same_width:
-            width = fields.integer("hidden_size")
-            fields.refuse_unless("embedding_size", [width], 128)
+        width = fields.integer(key("hidden_size"))
         plain = {
-            "width": fields.integer(key("hidden_size")),
+            "width": width,
             "vocabulary": fields.integer("vocab_size"),
             "embedding": {
                 # Unlike the Transformer of 2017, BERT does not multiply embeddings by sqrt(D).
@@ -134,6 +152,7 @@ class BertNames:
                 "num_segments": fields.integer("type_vocab_size", 2) if self.segments else None,
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
                 "norm": None if self.pre_norm else norm,
+                "width": self._embedding_width(fields, width),
                 "dropout": dropout,
             },
             "encoder": {
@@ -145,11 +164,11 @@ class BertNames:
                     "norm_placement": "pre" if self.pre_norm else "post",
                     "self_attention": {
                         "num_heads": fields.integer(key("num_attention_heads")),
-                        "dropout": fields.number(key("attention_probs_dropout_prob"), 0.1),
+                        "dropout": self._number(fields, "attention_probs_dropout_prob", 0.1),
                     },
                     "feedforward": {
                         "width": fields.integer(key("intermediate_size")),
-                        "activation": fields.choice(key("hidden_act"), ACTIVATIONS, "gelu"),
+                        "activation": self._activation(fields),
                     },
                     "dropout": dropout,
                 },
@@ -160,8 +179,21 @@ class BertNames:
         }
         return EncoderSpec.parse(plain, where=fields.where)
 
+    def _embedding_width(self, fields: Fields, width: int) -> int | None:
+        if self.projection is None:
+            return None
+        own = fields.integer("embedding_size", 128)
+        return own if self.always_projected or own != width else None
+
     def _epsilon(self, fields: Fields) -> float:
         return self.fixed_epsilon or fields.number("layer_norm_eps", 1e-12)
+
+    def _number(self, fields: Fields, name: str, default: float) -> float:
+        return fields.number(self._key(name), self.usual.get(name, default))
+
+    def _activation(self, fields: Fields) -> PlainActivation:
+        usual = self.usual.get("hidden_act", "gelu")
+        return fields.choice(self._key("hidden_act"), ACTIVATIONS, usual)  # type: ignore[return-value]
 
     def _key(self, name: str) -> str:
         """Return their name of a setting that BERT calls by a name."""
@@ -188,14 +220,14 @@ class BertNames:
     def _has_pooler(self, kinds: Names, names: Names) -> bool:
         if names:
             # `add_pooling_layer` is an argument of the class, not a field of the config.
-            return any(name.endswith("pooler.dense.weight") for name in names)
+            return any(name.endswith(f"{self.pooler}.weight") for name in names)
         pooled = "sequence" in kinds and self.sequence_source == "pooled"
         return not kinds or pooled or "next_sentence" in kinds
 
     def _read_head(self, fields: Fields, kind: str) -> dict[str, Any]:
         head: dict[str, Any] = {"kind": kind}
         if kind == "masked_lm":
-            encoder_activation = fields.choice(self._key("hidden_act"), ACTIVATIONS, "gelu")
+            encoder_activation = self._activation(fields)
             # RoBERTa's head calls GELU whatever `hidden_act` says; BERT's uses `hidden_act`.
             head["activation"] = self.lm_activation or encoder_activation
             head["norm"] = {"epsilon": self._epsilon(fields)}
@@ -209,7 +241,7 @@ class BertNames:
         if kind in ("sequence", "token"):
             head["labels"] = fields.labels()
             # A null or missing `classifier_dropout` means the dropout of the hidden layers.
-            hidden = fields.number(self._key("hidden_dropout_prob"), 0.1)
+            hidden = self._number(fields, "hidden_dropout_prob", 0.1)
             head["dropout"] = fields.number(self.sequence_dropout, hidden)
         return head
 
@@ -233,13 +265,13 @@ class BertNames:
             "type_vocab_size": spec.embedding.num_segments,
             "layer_norm_eps": block.norm.epsilon,
         }
-        config = {self._key(name): value for name, value in config.items()}
+        config = {self._key(name): value for name, value in config.items()} | dict(self.fixed)
         if not self.segments:
             del config["type_vocab_size"]
         if self.fixed_epsilon is not None:
             del config["layer_norm_eps"]
-        if self.same_width:
-            config["embedding_size"] = spec.width
+        if self.projection is not None:
+            config["embedding_size"] = spec.embedding.width or spec.width
         bias = spec.encoder.shared_position_bias
         if self.relative is not None and bias is not None and bias.kind == "t5":
             config["relative_attention_num_buckets"] = bias.num_buckets
@@ -295,12 +327,22 @@ class BertNames:
             rules += renamed(stack, theirs=f"{prefix}encoder.")
         else:
             rules += renamed({"LayerNorm": "input.norm"}, theirs=embeddings)
+        if spec.embedding.width is not None:
+            rules += renamed({self.projection or "": "input.projection"}, theirs=prefix)
         layer = _PRE_NORM_LAYER if self.pre_norm else self.layer
-        for number in range(spec.encoder.num_layers):
-            theirs, ours = f"{prefix}{self.layers}.{number}.", f"encoder.blocks.{number}."
-            rules += renamed(layer, theirs=theirs, ours=ours)
+        blocks = [f"encoder.blocks.{number}." for number in range(spec.encoder.num_layers)]
+        if self.shares_layers:
+            rules += [
+                repeated(
+                    f"{prefix}{self.layers}.{name}.{part}", [f"{b}{own}.{part}" for b in blocks]
+                )
+                for name, own in layer.items()
+                for part in AFFINE
+            ]
+        for number, ours in enumerate(() if self.shares_layers else blocks):
+            rules += renamed(layer, theirs=f"{prefix}{self.layers}.{number}.", ours=ours)
         if spec.pooler:
-            rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
+            rules += renamed({self.pooler: "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()
         # Older versions saved these buffers of the numbers 0, 1, 2 ….
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)

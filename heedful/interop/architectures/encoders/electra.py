@@ -31,7 +31,6 @@ ARCHITECTURE = replace(
     sequence_source="first",
     sequence_activation="gelu",
     lm_activation="gelu",
-    # Embeddings of another width than the layers' pass through a map that is refused.
-    same_width=True,
+    projection="embeddings_project",
     inert=("summary_last_dropout",),
 ).architecture()

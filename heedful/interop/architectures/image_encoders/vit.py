@@ -45,6 +45,8 @@ class VitNames:
         encoder, classifier: classes of transformers.
         prefix: prefix of the encoder's tensors in the classifier, which holds it as an attribute.
         pooling: state that the classifier reads: that of a class token, or the mean.
+        teacher: class of transformers with two classifiers; None where there is no distillation
+            token.
         layer: our names of a layer's modules by their names.
         layer_scale: flag of factors on the channels of a part's output (Touvron 2021), which are
             multiplied into its weights; and of an inner width as a multiple of the model's.
@@ -56,6 +58,7 @@ class VitNames:
     classifier: str
     prefix: str
     pooling: Literal["first", "mean"]
+    teacher: str | None = None
     layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
     layer_scale: bool = False
     inert: tuple[str, ...] = ()
@@ -70,9 +73,12 @@ class VitNames:
             tensors=functools.partial(_table, names_of=self),
             compared=_compared,
             missing=_missing,
-            classes=(self.encoder, *([self.classifier] if self.classifier else [])),
+            classes=tuple(each for each in self._classes() if each),
             inert=("tie_word_embeddings", *self.inert),
         )
+
+    def _classes(self) -> tuple[str | None, ...]:
+        return self.encoder, self.classifier, self.teacher
 
 
 _QUERY_KEY_VALUE = {
@@ -82,7 +88,8 @@ _QUERY_KEY_VALUE = {
 
 
 def _read(fields: Fields, names: Names, names_of: VitNames) -> VisionSpec:
-    classifies = names_of.classifier in fields.texts("architectures")
+    (cls,) = fields.texts("architectures") or ("",)
+    classifies = bool(cls) and cls in (names_of.classifier, names_of.teacher)
     # `add_pooling_layer` is an argument of the class and not in config.json, so names decide.
     pooler = any(n.endswith("pooler.dense.weight") for n in names) if names else not classifies
     width = fields.integer("hidden_size", 768)
@@ -117,6 +124,7 @@ def _read(fields: Fields, names: Names, names_of: VitNames) -> VisionSpec:
             "final_norm": norm,
         },
         "pooling": names_of.pooling,
+        "distillation": names_of.teacher and ("classifier" if cls == names_of.teacher else "token"),
         "pooler": pooler,
         "labels": fields.labels() if classifies else (),
         "dropout": dropout,
@@ -146,8 +154,9 @@ def _side(fields: Fields, key: str, default: int) -> int:
 
 def _write(spec: VisionSpec, names_of: VitNames) -> dict[str, Any]:
     block, names = spec.encoder.block, spec.class_names
+    classifier = names_of.teacher if spec.distillation == "classifier" else names_of.classifier
     config: dict[str, Any] = {
-        "architectures": [names_of.classifier if names else names_of.encoder],
+        "architectures": [classifier if names else names_of.encoder],
         "hidden_size": spec.width,
         "image_size": spec.image_size,
         "patch_size": spec.patch_size,
@@ -199,7 +208,11 @@ def _table(spec: VisionSpec, names: Names, names_of: VitNames) -> Table:
         same(f"{convolution}.bias", "patches.projection.bias"),
     ]
     if spec.pooling == "first":
-        rules.append(reshaped(f"{embeddings}cls_token", "class_token", (1, 1, width), (width,)))
+        tokens = {"cls_token": "class_token"}
+        if names_of.teacher:
+            tokens["distillation_token"] = "distillation_token"
+        for theirs, ours in tokens.items():
+            rules.append(reshaped(f"{embeddings}{theirs}", ours, (1, 1, width), (width,)))
     for number in range(spec.encoder.num_layers):
         theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
         parts = AFFINE if spec.encoder.block.self_attention.bias else LINEAR
@@ -211,7 +224,10 @@ def _table(spec: VisionSpec, names: Names, names_of: VitNames) -> Table:
     if spec.pooler:
         rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
     if spec.class_names:
-        rules += renamed({"classifier": "classifier.output"})
+        two = spec.distillation == "classifier"
+        rules += renamed({"cls_classifier" if two else "classifier": "classifier.output"})
+        if two:
+            rules += renamed({"distillation_classifier": "distillation_classifier.output"})
     return Table(tuple(rules), ignored=(r".*embeddings\.mask_token",) * names_of.layer_scale)
 
 
