@@ -5,9 +5,9 @@
 A document is a line of examples of one rule, such as `abc>cba;dfe>efd;`. What the rule is, the
 examples alone tell. There are four kinds:
 
-- `copy` and `reverse`: the word as it is, or backwards; nothing but the examples says which of them.
-- `dates`: a day from one way of writing it to another, by one of thirty pairs of ways. Four further
-  pairs, each of ways that others have, are in no training document.
+- `copy` and `reverse`: the word as it is, or backwards; nothing but the examples says which.
+- `dates`: a day from one way of writing it to another, by one of 26 pairs of ways. Four further
+  pairs of the same ways are in no training document.
 - `cipher`: each letter becomes another one, by a table that is drawn for each document: what a
   letter becomes can only be found where it stood before.
 
