@@ -116,7 +116,7 @@ def generate(
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    from heedful.cli.records.forecasts import forecasts_series, write_forecasts
+    from heedful.cli.records.forecasts import series_reading, write_forecasts
     from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
@@ -131,8 +131,10 @@ def generate(
         return
     given = set(drawing.settings) | ({"out"} if drawing.out else set())
     _refuse_flags(given, "pictures", "This model writes text")
-    if input is not None and not is_standard(input) and forecasts_series(pipeline):
-        write_forecasts(pipeline, input, output_file, overrides(settings), report)
+    reading = series_reading(pipeline)
+    if reading is not None and input is not None and not is_standard(input):
+        options = overrides(settings)
+        write_forecasts(pipeline, reading, input, output_file, options, report)
         return
     loaded = report.seconds
     if stream:

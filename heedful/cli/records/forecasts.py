@@ -22,13 +22,15 @@ FUTURES = 100
 """Futures drawn for a series if --n-best is unset (1): ten of them beyond each outer quantile."""
 
 
-def forecasts_series(pipeline: GenerationPipeline) -> bool:
-    """Tell whether a model continues time series."""
-    return getattr(pipeline.tokenizer, "reading", {}).get("reader") == "series"
+def series_reading(pipeline: GenerationPipeline) -> RecordSpec | None:
+    """Return how a model of time series reads them; None for a model of anything else."""
+    reading = getattr(pipeline.tokenizer, "reading", {})
+    return RecordSpec.parse(reading) if reading.get("reader") == "series" else None
 
 
 def write_forecasts(
     pipeline: GenerationPipeline,
+    reading: RecordSpec,
     series: Path,
     output_file: Path | None,
     options: dict[str, Any],
@@ -38,6 +40,7 @@ def write_forecasts(
 
     Args:
         pipeline: model of time series.
+        reading: how it reads them.
         series: file as for training, whose last values are read.
         output_file: file for the lines; standard output if None.
         options: settings of the search by name, such as a temperature or a seed.
@@ -49,7 +52,6 @@ def write_forecasts(
     loaded, count = report.seconds, 0
     samples = options.pop("n_best", 1)
     options.pop("sampling", None)  # futures are drawn anyway
-    reading = RecordSpec.parse(pipeline.tokenizer.reading)
     with terminal() as events, output_to(output_file) as file:
         for count, (where, past) in enumerate(SeriesRecords(series, reading).series(), start=1):
             futures = forecast(
