@@ -127,10 +127,18 @@ class RunLog:
             return replace(state, validations=list(state.validations), samples=list(state.samples))
 
     def progress(self) -> dict[str, Any]:
-        """Return the last step, its loss, and the seconds since that step, as JSON data."""
-        state = self.state()
-        ago = None if state.written is None else max(0.0, time.time() - state.written)
-        return {"step": state.step, "loss": state.training.get("loss"), "seconds_ago": ago}
+        """Return the last step, its loss, and the seconds since that step, as JSON data.
+
+        `ended` tells a run that came to its end from one that is silent for another reason.
+        """
+        state, now = self.state(), time.time()
+        return {
+            "step": state.step,
+            "loss": state.training.get("loss"),
+            "seconds_ago": None if state.written is None else max(0.0, now - state.written),
+            "ended": state.summary is not None,
+            "active": state.is_training(now),
+        }
 
     def figures(self) -> dict[Kind, list[str]]:
         """Return the names of metrics in training and in validation."""

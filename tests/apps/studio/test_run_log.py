@@ -157,6 +157,16 @@ def test_a_run_is_live_while_its_lines_come(tmp_path: Path) -> None:
     assert log.state().is_training(written)
 
 
+def test_a_run_that_ended_is_told_from_one_that_trains(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    append(tmp_path, '{"step": 7, "loss": 2, "seconds": 100}\n')
+    found = log.progress()
+    assert (found["step"], found["ended"], found["active"]) == (7, False, True)
+    append(tmp_path, '{"step": 7, "event": "summary", "reason": "max_steps = 7 reached"}\n')
+    found = log.progress()
+    assert (found["step"], found["ended"], found["active"]) == (7, True, False)
+
+
 def test_samples_are_read_and_what_is_none_is_passed_over(tmp_path: Path) -> None:
     sample = {"source": "a", "reference": "b", "text": "c"}
     for samples in ([sample, {"source": "a"}, 3], "none", [sample]):

@@ -18,6 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 from heedful.apps.studio.pages import PAGES
 from heedful.pretrained.catalogue import models_at_hand
 
+from .conftest import write_run
+
 STARTING = 60
 """Seconds in which Firefox must be up."""
 DRAWING = 40
@@ -64,12 +66,12 @@ class Firefox:
             time.sleep(0.1)
 
     def value(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """The value of an expression in the page; a promise is waited for."""
         found = self.command(
             "script.evaluate",
             expression=expression,
             target={"context": self.window},
-            awaitPromise=False,
+            awaitPromise=True,
         )
         return found["result"].get("value")
 
@@ -161,6 +163,44 @@ def test_a_picture_is_completed_and_looked_into_in_firefox(firefox: Firefox, hom
     )
     wait_for(firefox, f"{drawn} !== {json.dumps(first)}")
     assert firefox.value(PROBLEMS) == ""
+
+
+def test_it_means_the_cat_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.open(home + "steps?stage=5")
+    firefox.value("""
+      const example = document.querySelector('#example');
+      example.value = 'it';
+      example.dispatchEvent(new Event('change', { bubbles: true }));
+    """)
+    wait_for(firefox, "document.querySelector('main').innerText.includes('0.872')")
+    words = firefox.value("document.querySelector('main').innerText")
+    assert re.search(r"mat\s+0.1353 ÷ 1.146\s+=\s+0.118", words)
+    assert re.search(r"cat\s+1 ÷ 1.146\s+=\s+0.8723", words)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("3.2e-9", "3.20 · 10⁻⁹"), ("-4.5e12", "−4.50 · 10¹²"), ("0.25", "0.25"), ("1234", "1,234")],
+)
+def test_numbers_are_written_for_people_in_firefox(
+    firefox: Firefox, home: str, value: str, written: str
+) -> None:
+    firefox.open(home)
+    assert firefox.value(f"import('/static/dom.js').then((dom) => dom.number({value}))") == written
+
+
+def test_a_run_that_ended_says_so_in_firefox(
+    firefox: Firefox, serve: Callable[[Sequence[Path]], str], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", 0.002, 20)
+    address = serve([run])
+    place = "document.querySelector('.training').textContent"
+    firefox.open(address)
+    assert firefox.value(place) == " – training now: step 20, loss 0.25"
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 20, "event": "summary", "reason": "max_steps = 20 reached"}\n')
+    firefox.open(address)
+    assert firefox.value(place) == " – trained: step 20, loss 0.25"
 
 
 def test_words_in_tables_are_not_cut_in_firefox(firefox: Firefox, home: str) -> None:

@@ -36,7 +36,6 @@ function card(studio, chapter, index) {
 }
 
 const LIVE = 3000; // milliseconds between two looks at a run that trains
-const STILL = 120; // seconds without a new line after which a run no longer counts as training
 
 /** The models and runs; those that train say how far they are, as long as the page is open. */
 function placeList(studio) {
@@ -68,6 +67,7 @@ function place(each) {
 function progressOf({ training, kind }) {
   if (training.seconds_ago === null) return "training has not begun";
   const far = `step ${number(training.step)}${training.loss === null ? "" : `, loss ${number(training.loss, 3)}`}`;
-  if (training.seconds_ago > STILL) return `${far}; nothing new for ${number(Math.round(training.seconds_ago / 60))} minutes`;
+  if (training.ended) return `trained: ${far}`;
+  if (!training.active) return `${far}; nothing new for ${number(Math.round(training.seconds_ago / 60))} minutes`;
   return `training now: ${far}${kind ? "" : "; its model comes with the first validation"}`;
 }

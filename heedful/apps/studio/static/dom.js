@@ -21,13 +21,18 @@ export const h = (tag, attributes = {}, ...children) =>
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 
+const RAISED = { "-": "⁻", ...Object.fromEntries([..."⁰¹²³⁴⁵⁶⁷⁸⁹"].map((sign, digit) => [digit, sign])) };
+
 /** A number for people: four significant digits, thousands apart. */
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (value < 0) return `−${number(-value, digits)}`;
   if (value === 0) return "0";
   if (Number.isInteger(value) && value < 1e9) return value.toLocaleString("en");
-  if (value >= 1e6 || value < 1e-4) return value.toExponential(digits - 2).replace("e", " · 10^");
+  if (value >= 1e6 || value < 1e-4) {
+    const [factor, power] = value.toExponential(digits - 2).split("e");
+    return `${factor} · 10${[...power.replace("+", "")].map((sign) => RAISED[sign]).join("")}`;
+  }
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 10 });
 }
 

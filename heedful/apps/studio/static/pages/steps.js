@@ -14,7 +14,7 @@ const EXAMPLES = {
     q: "1 0 1 0\n0 1 1 0\n1 1 0 1", k: "1 1 0 0\n0 1 1 1\n1 0 1 0", v: "1 0 0 0\n0 1 0 0\n0 0 1 0",
   },
   it: {
-    name: "What “it” means: one query, three keys", labels: "cat sat mat",
+    name: "What “it” means: one query, three keys", labels: "mat sat cat",
     q: "1 0 -1 2", k: "2 1 0 1\n0 -1 1 0\n1 0 -1 3", v: "1 0\n0 1\n1 1",
   },
   spread: {
