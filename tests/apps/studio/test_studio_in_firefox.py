@@ -203,13 +203,14 @@ def test_a_run_that_ended_says_so_in_firefox(
     assert firefox.value(place) == " – trained: step 20, loss 0.25"
 
 
-def test_words_in_tables_are_not_cut_in_firefox(firefox: Firefox, home: str) -> None:
+@pytest.mark.parametrize("page", ["everywhere", "without", "attention", "results"])
+def test_tables_are_not_cut_in_firefox(firefox: Firefox, home: str, page: str) -> None:
     firefox.command(
         "browsingContext.setViewport",
         context=firefox.window,
         viewport={"width": 1280, "height": 900},
     )
-    firefox.open(home + "everywhere")
+    firefox.open(home + page)
     wait_for(firefox, "document.querySelector('main td.words') !== null")
     cut = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
     assert firefox.value(f"{cut}.map((each) => each.getAttribute('aria-label')).join()") == ""

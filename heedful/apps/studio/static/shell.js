@@ -53,14 +53,16 @@ function sideColumn() {
 async function drawPage(studio, page) {
   document.title = `${page.title} – Heedful studio`;
   const root = h("div", { class: `body ${page.name}` });
+  // What is wide, such as a table, goes where no settings stand beside it.
+  const below = h("div", { class: `body below ${page.name}` });
   const { side, opener } = sideColumn();
   main.replaceChildren(
     h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)),
-    h("div", { class: "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), opener);
+    h("div", { class: "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), below, opener);
   const script = await import(`./pages/${page.name}.js`);
   const state = openState(script.defaults(studio));
   carried(state, studio, script.kinds ?? []);
-  await script.mount({ root, side, state, studio });
+  await script.mount({ root, below, side, state, studio });
   side.hidden = opener.hidden = side.childElementCount === 0;
   main.append(...lessonOf(studio, page));
 }

@@ -39,7 +39,7 @@ function unpack({ shape, float32 }) {
   return Array.from({ length: shape[0] }, (_, i) => numbers.subarray(i * size, (i + 1) * size));
 }
 
-export function mount({ root, side, state, studio }) {
+export function mount({ root, below, side, state, studio }) {
   const models = placesOf(studio, kinds);
   if (!models.length) {
     root.append(noModel("a translator, a language model or a text encoder"));
@@ -60,8 +60,8 @@ export function mount({ root, side, state, studio }) {
   const beside = h("div", {}, whole.element, heads,
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
   root.append(h("div", { class: "pair" }, body, beside));
-  const named = labelled(root, state);
-  const hears = hearing(root, state, second);
+  const named = labelled(below, state);
+  const hears = hearing(below, state, second);
 
   let last = null;
   let clicked = false;
@@ -280,7 +280,7 @@ async function unlessRefused(ask) {
 }
 
 /** Names of heads, from sentences of the model or of the person. */
-function labelled(root, state) {
+function labelled(below, state) {
   const area = h("textarea", { id: "corpus", rows: 5, spellcheck: "false", dir: "auto" });
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
@@ -289,7 +289,7 @@ function labelled(root, state) {
     h("p", {}, "What does a head look at? Its attention is measured on sentences that come with the model, or on yours. A head gets a name where its pattern is clear: for example “previous”, if most of its attention is on the word before. Many heads only lean to a pattern, and most do several things."),
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences of your own, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure), host);
-  root.append(place);
+  below.append(place);
   let found = null;
   let tell = () => {};
   const clear = () => {

@@ -27,7 +27,7 @@ const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
 export const figureName = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
 
-export function mount({ root, side, state, studio }) {
+export function mount({ root, below, side, state, studio }) {
   const names = studio.places.filter((place) => place.run).map((place) => place.name);
   if (!names.length) {
     root.append(h("p", { class: "sentence" }, "The studio was given no run. Start it with one, finished or still training: ", h("code", {}, "heedful studio run"), "."));
@@ -44,7 +44,8 @@ export function mount({ root, side, state, studio }) {
   const compared = comparison(state);
   const history = textsOverTime(state);
   const lines = typedLines(state);
-  root.append(h("div", { class: "chart-row" }, training, drawing.buttons), drawing.body, compared.element, history.element, lines.element);
+  root.append(h("div", { class: "chart-row" }, training, drawing.buttons), drawing.body);
+  below.append(compared.element, history.element, lines.element);
 
   let before = {};
   const look = live(training, (signal) => call("runs", "states", { runs: state.values.runs }, signal), (found) => {

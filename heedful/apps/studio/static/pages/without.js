@@ -5,15 +5,14 @@ import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js
 
 export const defaults = () => ({ shown: ["everything", "residual", "positions"], figure: "valid_bleu", train: "positions", seed: 4 });
 
-export function mount({ root, side, state }) {
+export function mount({ root, below, side, state }) {
   const choose = h("div", { class: "drawing" });
   const picture = figure("As training goes on");
   const reasons = h("div", { class: "reasons" });
   const scores = h("div", {});
   const samples = h("div", {});
   const made = h("div", {});
-  const body = h("div", {}, h("div", { class: "columns ablation" }, h("figure", {}, h("h3", {}, "Lines that are exactly right"), choose), picture.element), reasons,
-    scores, section("What each writes", samples), section("How this was measured", made));
+  const body = h("div", {}, h("div", { class: "columns ablation" }, h("figure", {}, h("h3", {}, "Lines that are exactly right"), choose), picture.element), reasons);
   const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
   let found = null;
   let training = null;
@@ -27,6 +26,7 @@ export function mount({ root, side, state }) {
     },
   });
   root.append(body);
+  below.append(scores, section("What each writes", samples), section("How this was measured", made));
   side.append(
     panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
     h("h2", {}, "Train one here"),
@@ -64,9 +64,9 @@ export function mount({ root, side, state }) {
   const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {
     found = answer;
     train.fill(found.variants.map((each) => [each.name, each.title]));
-    scores.replaceChildren(table("Scores: mean, and lowest to highest where there are several runs", ["model", "runs", "exactly right", "BLEU", "validation loss", "seconds of training"],
-      found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss), over(each.scores.seconds)])));
-    made.replaceChildren(h("p", {}, `Each model trained for ${number(found.steps)} updates of about 1,000 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date, time or amount with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}. The machine did other work too, so compare the seconds with care.`),
+    scores.replaceChildren(table("Scores: mean, and lowest to highest where there are several runs", ["model", "runs", "exactly right", "BLEU", "validation loss"],
+      found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
+    made.replaceChildren(h("p", {}, `Each model trained for ${number(found.steps)} updates of about 1,000 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date, time or amount with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
     draw();
   });
