@@ -381,6 +381,7 @@ PositionScheme = Literal[
     "t5",
     "relative_keys",
     "transformer_xl",
+    "disentangled",
 ]
 """Position schemes: embeddings, rotary embeddings, or kinds of attention bias."""
 

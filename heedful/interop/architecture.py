@@ -26,6 +26,7 @@ from heedful.registry import find, registered
 
 # Names of modules have no hyphens, and no two modules of the package share one.
 _OTHERWISE = {
+    "deberta_v2": "deberta-v2",
     "xlm_roberta": "xlm-roberta",
     "xlm_roberta_xl": "xlm-roberta-xl",
     "mamba_models": "mamba",

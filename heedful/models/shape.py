@@ -224,8 +224,8 @@ class TranslatorShape(Config):
     positions: AnyPositions = Field(
         "sinusoidal",
         description="position encoding: embeddings (sinusoidal, learned), rotary (Su 2021), or "
-        "terms of the attention scores (alibi, kerple, t5, relative_keys, transformer_xl); axes "
-        "learns the rows and columns of the fields of token sequences",
+        "terms of the attention scores (alibi, kerple, t5, relative_keys, transformer_xl, "
+        "disentangled); axes learns the rows and columns of the fields of token sequences",
     )
     rotary_scaling: RotaryScaling = Field(
         "none",

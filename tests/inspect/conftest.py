@@ -115,6 +115,12 @@ TOYS = {
     ),
     "electra": ("ElectraForMaskedLM", "ElectraConfig", ENCODER | {"embedding_size": 16}),
     "albert": ("AlbertForMaskedLM", "AlbertConfig", ENCODER | {"embedding_size": 12}),
+    "deberta-v2": (
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        ENCODER
+        | {"relative_attention": True, "position_buckets": 4, "pos_att_type": ["c2p", "p2c"]},
+    ),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
     "modernbert": (
         "ModernBertForMaskedLM",

@@ -167,6 +167,11 @@ def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
 
+def disentangled(**settings: Any) -> Case:
+    few = {"kind": "disentangled", "num_buckets": 4, "max_distance": 5}
+    return own("position_bias", few | settings)
+
+
 def rotary(name: str, value: Any) -> Case:
     return own("rotary", {**ROTARY, name: value})
 
@@ -464,6 +469,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "max_distance": own("position_bias", {"kind": "relative_keys", "max_distance": 2}),
     },
     "TransformerXLSpec": {"kind": own("position_bias", {"kind": "transformer_xl"})},
+    "DisentangledSpec": {
+        "kind": disentangled(),
+        "num_buckets": disentangled(num_buckets=6),
+        "max_distance": disentangled(max_distance=None),
+        "norm_epsilon": disentangled(norm_epsilon=None),
+        "terms": disentangled(terms="position_to_content"),
+    },
     "FeedForwardSpec": {
         "kind": case(),
         "width": network("width", 40),
@@ -795,6 +807,7 @@ def concerns(path: str, name: str, field: str) -> bool:
         "KerpleSpec": "position_bias",
         "RelativeKeysSpec": "position_bias",
         "TransformerXLSpec": "position_bias",
+        "DisentangledSpec": "position_bias",
     }
     part = "mask" if CASES[name][field][1].keys() == {f"*.{OWN}.part.mask"} else parts.get(name)
     return path.split(".")[-1] in (field, part, "sublayers", "part")

@@ -65,6 +65,7 @@ SHAPES: dict[str, dict[str, Any]] = {
             "t5",
             "relative_keys",
             "transformer_xl",
+            "disentangled",
             "none",
         )
     },

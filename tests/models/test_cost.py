@@ -55,6 +55,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "t5": {"positions": "t5"},
     "relative keys": {"positions": "relative_keys"},
     "transformer xl": {"positions": "transformer_xl"},
+    "disentangled": {"positions": "disentangled"},
     "alibi": {"positions": "alibi"},
     "rotary": {"positions": "rotary"},
     "pre-norm": {"norm_placement": "pre"},

@@ -110,6 +110,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "alibi": {"positions": "alibi"},
     "t5": {"positions": "t5"},
     "transformer_xl": {"positions": "transformer_xl"},
+    "disentangled": {"positions": "disentangled"},
     "grouped heads": {"num_kv_heads": 2},
     "window": {"window": 2},
     "relative values": {"relative_values": 3},

@@ -125,7 +125,7 @@ def test_bad_requests_are_named():
         model.at_size(14)
     with pytest.raises(ConfigError, match="num_classes 3, but 2 labels"):
         spec(labels=["a", "b"], num_classes=3)
-    with pytest.raises(ConfigError, match="stands after .CLS."):
+    with pytest.raises(ConfigError, match=r"stands after \[CLS\]"):
         spec(pooling="mean", distillation="token")
     with pytest.raises(ConfigError, match="needs classes"):
         spec(distillation="classifier")

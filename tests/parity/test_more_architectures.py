@@ -57,6 +57,15 @@ OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
 VIT = {name: size for name, size in SIZES.items() if name != "vocab_size"}
 VIT |= {"image_size": 8, "patch_size": 4}
 PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
+DEBERTA = {
+    **ENCODER,
+    "relative_attention": True,
+    "position_buckets": 4,
+    "pos_att_type": "p2c|c2p",
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
     "gemma, biases": ("GemmaForCausalLM", DECODER | {"attention_bias": True}),
@@ -152,6 +161,20 @@ CASES = {
         {**ENCODER, "embedding_size": 16, "tie_word_embeddings": False},
     ),
     "albert, labels of tokens": ("AlbertForTokenClassification", {**ENCODER, "embedding_size": 12}),
+    "deberta-v2": ("DebertaV2ForMaskedLM", DEBERTA),
+    "deberta-v2, own maps": (
+        "DebertaV2ForSequenceClassification",
+        {**DEBERTA, "share_att_key": False, "position_buckets": 2, "type_vocab_size": 2},
+    ),
+    "deberta-v2, one term, no buckets": (
+        "DebertaV2ForTokenClassification",
+        {
+            **ENCODER,
+            "relative_attention": True,
+            "pos_att_type": ["p2c"],
+            "max_relative_positions": 5,
+        },
+    ),
     "mpnet": ("MPNetForMaskedLM", ENCODER),
     "mpnet, labels": ("MPNetForSequenceClassification", ENCODER),
     "modernbert": ("ModernBertForMaskedLM", MODERN),
@@ -267,6 +290,7 @@ def test_it_computes_the_same_in_and_out(name, tmp_path):
 # Tensors of ours that are one tensor of theirs.
 SHARED = {
     "albert": "encoder.blocks.1.feedforward.up.weight",
+    "deberta-v2": "encoder.blocks.1.self_attention.position_bias.weight",
     "falcon": "decoder.blocks.1.feedforward_norm.weight",
 }
 
@@ -280,3 +304,18 @@ def test_weights_that_moved_apart_are_refused(name, moved, tmp_path):
     tensors[moved] = tensors[moved] + 1.0
     with pytest.raises(ModelError, match=f"{moved}.* one tensor there"):
         architecture.table(model.spec).to_theirs(tensors)
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(4, 20), (256, 512), (32, 40)])
+def test_distances_share_buckets_as_in_deberta(buckets, farthest):
+    from transformers.models.deberta_v2 import modeling_deberta_v2
+
+    from heedful.nn.attention.disentangled import Disentangled
+    from heedful.nn.bias_spec import DisentangledSpec
+
+    spec = DisentangledSpec(num_buckets=buckets, max_distance=farthest)
+    ours = Disentangled(spec, num_heads=1, head_width=2, width=2, scale=1.0)
+    distances = torch.arange(-2 * farthest, 2 * farthest)
+    theirs = modeling_deberta_v2.make_log_bucket_position(distances, buckets, farthest)
+    expected = (theirs.long() + buckets).clamp(0, 2 * buckets - 1)
+    assert torch.equal(ours._bucket(distances), expected)

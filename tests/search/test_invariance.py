@@ -83,6 +83,7 @@ SHAPES = {
     "t5": {"positions": "t5"},
     "relative": {"positions": "relative_keys"},
     "transformer xl": {"positions": "transformer_xl"},
+    "disentangled": {"positions": "disentangled"},
     "window": {"window": 3},
 }
 SENTENCES = st.lists(

@@ -30,6 +30,7 @@ KINDS = {
     "alibi": {"positions": "alibi", "num_kv_heads": 2},
     "relative": {"positions": "relative_keys"},
     "transformer xl": {"positions": "transformer_xl"},
+    "disentangled": {"positions": "disentangled"},
 }
 
 

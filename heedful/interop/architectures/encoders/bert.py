@@ -75,7 +75,7 @@ class BertNames:
         sequence_dropout: name of the dropout of heads.
         projection: map of embeddings of another width to the model's; None without such a setting.
         always_projected: flag of a map where the two widths are equal, too.
-        pooler: name of the pooler's map.
+        pooler: name of the pooler's map; None for encoders without one.
         shares_layers: flag of one layer's weights for all layers.
         fixed: settings with the only value that is read, which is also that of a missing one.
         usual: values of missing settings that are not BERT's, by BERT's names.
@@ -102,7 +102,7 @@ class BertNames:
     sequence_dropout: str = "classifier_dropout"
     projection: str | None = None
     always_projected: bool = False
-    pooler: str = "pooler.dense"
+    pooler: str | None = "pooler.dense"
     shares_layers: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     usual: Mapping[str, Any] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class BertNames:
             "embedding": {
                 # Unlike the Transformer of 2017, BERT does not multiply embeddings by sqrt(D).
                 "scale": False,
-                "num_segments": fields.integer("type_vocab_size", 2) if self.segments else None,
+                "num_segments": self._read_segments(fields),
                 "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
                 "norm": None if self.pre_norm else norm,
                 "width": self._embedding_width(fields, width),
@@ -179,6 +179,12 @@ class BertNames:
         }
         return EncoderSpec.parse(plain, where=fields.where)
 
+    def _read_segments(self, fields: Fields) -> int | None:
+        if not self.segments:
+            return None
+        # DeBERTa writes 0 for no segments.
+        return fields.integer("type_vocab_size", self.usual.get("type_vocab_size", 2)) or None
+
     def _embedding_width(self, fields: Fields, width: int) -> int | None:
         if self.projection is None:
             return None
@@ -186,7 +192,7 @@ class BertNames:
         return own if self.always_projected or own != width else None
 
     def _epsilon(self, fields: Fields) -> float:
-        return self.fixed_epsilon or fields.number("layer_norm_eps", 1e-12)
+        return self.fixed_epsilon or self._number(fields, "layer_norm_eps", 1e-12)
 
     def _number(self, fields: Fields, name: str, default: float) -> float:
         return fields.number(self._key(name), self.usual.get(name, default))
@@ -218,6 +224,8 @@ class BertNames:
         return tuple(sorted(kinds))
 
     def _has_pooler(self, kinds: Names, names: Names) -> bool:
+        if self.pooler is None:
+            return False
         if names:
             # `add_pooling_layer` is an argument of the class, not a field of the config.
             return any(name.endswith(f"{self.pooler}.weight") for name in names)
@@ -313,11 +321,11 @@ class BertNames:
         if names:
             prefix = self.prefix if any(name.startswith(self.prefix) for name in names) else ""
         embeddings = f"{prefix}embeddings."
-        rules = [
-            same(f"{embeddings}word_embeddings.weight", "embedding.weight"),
-            same(f"{embeddings}position_embeddings.weight", "input.positions.weight"),
-        ]
-        if self.segments:
+        rules = [same(f"{embeddings}word_embeddings.weight", "embedding.weight")]
+        if spec.embedding.positions.kind == "learned":
+            ours = "input.positions.weight"
+            rules.append(same(f"{embeddings}position_embeddings.weight", ours))
+        if spec.embedding.num_segments is not None:
             rules.append(same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"))
         if self.relative is not None:
             ours = "encoder.position_bias.weight"
@@ -342,7 +350,7 @@ class BertNames:
         for number, ours in enumerate(() if self.shares_layers else blocks):
             rules += renamed(layer, theirs=f"{prefix}{self.layers}.{number}.", ours=ours)
         if spec.pooler:
-            rules += renamed({self.pooler: "pooler.dense"}, theirs=prefix)
+            rules += renamed({self.pooler or "": "pooler.dense"}, theirs=prefix)
         copies: tuple[RepeatedTensor, ...] = ()
         # Older versions saved these buffers of the numbers 0, 1, 2 ….
         ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
