@@ -445,6 +445,11 @@ class StackSpec(Config):
                     "are not yet written: use a causal mixer"
                 )
 
+    @property
+    def is_causal(self) -> bool:
+        """True if no token sees later ones, as in a decoder."""
+        return not any(sublayer.part.sees_later for sublayer in self.sublayers())
+
     def check_positions(self, number: int) -> None:
         """Refuse masks that need more positions than there are.
 
