@@ -94,7 +94,7 @@ def run(
         "training_minutes": round(training["training_seconds"] / 60, 1),
         "peak_memory_bytes": training["peak_memory_bytes"],
         "training": training,
-        "test": None if corpora.test is None else _test(arguments.run, corpora.test),
+        "test": None if corpora.test is None else test_scores(arguments.run, corpora.test),
     }
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
@@ -113,7 +113,7 @@ def write(run_directory: Path, name: str, lines: Sequence[str]) -> Path:
     return file
 
 
-def _test(run_directory: Path, test: Path) -> dict[str, Any]:
+def test_scores(run_directory: Path, test: Path) -> dict[str, Any]:
     told = json.loads(heedful(["evaluate", str(run_directory), "--data", str(test), "--json"]))
     scores = {name: score["score"] for name, score in told["scores"].items()}
     counts = {name: told[name] for name in ("texts", "sentences") if name in told}

@@ -213,7 +213,7 @@ def embed(
     /,
     *,
     images: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
-    pooling: Literal["first", "mean", "max"] | None = None,
+    pooling: Literal["first", "last", "mean", "max"] | None = None,
     normalize: bool | None = None,
     items: Items = Items(),
     output: Output = Output(),
@@ -233,8 +233,8 @@ def embed(
     Args:
         images: Images instead of texts, for a model of images and texts: PNG and JPEG files,
             folders of them, or IDX files.
-        pooling: Vector of a text: that of its first token, or the mean or maximum over its tokens;
-            as the model was published with if unset, else the mean.
+        pooling: Vector of a text: that of its first or last token, or the mean or maximum over its
+            tokens; as the model was published with if unset, else the mean.
         normalize: Divide each vector by its length; as the model was published with if unset.
     """
     from heedful.interop.hugging_face import describe_any

@@ -36,6 +36,9 @@ class EncoderModel(nn.Module):
             {head.kind: build_head(head, spec.width, self.embedding) for head in spec.heads}
         )
         self.pooled_heads = frozenset(head.kind for head in spec.heads if head.reads_pooled)
+        self.last_heads = frozenset(
+            head.kind for head in spec.heads if getattr(head, "source", None) == "last"
+        )
 
     def forward(
         self,
@@ -172,7 +175,8 @@ class EncoderModel(nn.Module):
         head = self._head(kind)
         pooled = kind in self.pooled_heads
         # BERT classifies from the pooler; RoBERTa's head has a dense layer of its own instead.
-        vector = self.pooled(states, positions) if pooled else first_states(states, positions)
+        end_states = last_states if kind in self.last_heads else first_states
+        vector = self.pooled(states, positions) if pooled else end_states(states, positions)
         logits: Tensor = head(vector)
         return logits
 
@@ -198,3 +202,17 @@ def first_states(states: Tensor, positions: Tensor) -> Tensor:
     first = (positions == 0).int().argmax(dim=1)  # [B]; 0 where a row has no such token
     rows = torch.arange(first.shape[0], device=first.device)
     return states[rows, first]
+
+
+def last_states(states: Tensor, positions: Tensor) -> Tensor:
+    """Return the state of the last token of each row, with padding on either side.
+
+    Args:
+        states: [B, L, D].
+        positions: [B, L] int64; the last token has the largest, as padding is −1.
+
+    Returns:
+        [B, D]; arbitrary for a row of padding alone.
+    """
+    rows = torch.arange(len(positions), device=positions.device)
+    return states[rows, positions.argmax(dim=1)]

@@ -32,6 +32,10 @@ class CommonHeadSpec(Config):
         """True for heads whose input is the pooler's output."""
         return False
 
+    def after(self, stack: StackSpec) -> Self:
+        """Return this head for states of a stack; most heads read any."""
+        return self
+
 
 class MaskedLMHeadSpec(CommonHeadSpec):
     """Predicts the token at each position (Devlin 2019): dense, activation, norm, vocabulary."""
@@ -54,13 +58,14 @@ class NextSentenceHeadSpec(CommonHeadSpec):
 
 
 class SequenceHeadSpec(CommonHeadSpec):
-    """Predicts the label of a whole text from the state of its first token."""
+    """Predicts the label of a whole text from the state of its first or its last token."""
 
     kind: Literal["sequence"] = "sequence"
     labels: Labels
-    source: Literal["pooled", "first"] = Field(
+    source: Literal["pooled", "first", "last"] = Field(
         "pooled",
-        description="input: the pooler's output, or the first state through a dense layer",
+        description="input: the pooler's output, the first state through a dense layer, or the "
+        "last state, which alone has seen the whole text if the mask is causal (Radford 2018)",
     )
     activation: PlainActivation | Literal["tanh"] = Field(
         "tanh", description="activation of the dense layer before the first state is classified"
@@ -71,6 +76,12 @@ class SequenceHeadSpec(CommonHeadSpec):
     def reads_pooled(self) -> bool:
         """True if `source` is the pooler's output."""
         return self.source == "pooled"
+
+    def after(self, stack: StackSpec) -> Self:
+        """Return this head for states of a stack: without a pooler, one that saw the whole text."""
+        if self.reads_pooled:
+            return self
+        return self.model_copy(update={"source": "last" if stack.is_causal else "first"})
 
 
 class TokenHeadSpec(CommonHeadSpec):

@@ -114,7 +114,7 @@ def build_head(spec: HeadSpec, width: int, table: Any) -> nn.Module:
     if spec.kind == "masked_lm":
         return MaskedLMHead(spec, width, table)
     dropout = getattr(spec, "dropout", 0.0)
-    if spec.kind == "sequence" and not spec.reads_pooled:
+    if spec.kind == "sequence" and spec.source == "first":
         # BERT's descendants chose tanh, ELECTRA GELU, DistilBERT ReLU.
         own = spec.activation
         activation = torch.tanh if own == "tanh" else PLAIN_ACTIVATIONS[own]

@@ -134,7 +134,7 @@ def encoder_spec(
         vocabulary=vocabulary,
         embedding=_embedding(shape, max_length, row_size=row_size),
         encoder=encoder,
-        heads=heads,
+        heads=tuple(head.after(encoder) for head in heads),
         max_length=max_length,
     )
 

@@ -34,8 +34,12 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
     for option, value in _values(spec):
         wanted = getattr(shape, option)
         if option == "mask" and wanted is not None:
+            mask = parse_mask(wanted, where="model.mask")
+            # The normal form leaves causality out, which is an option of encoders alone.
+            if spec.kind == "encoder" and mask.is_causal and not spec.encoder.is_causal:
+                differences.append("model.mask is causal, and the model's tokens see later ones")
             # Masks are compared in a normal form, as a mask can be written in several ways.
-            wanted = dict(_seen(parse_mask(wanted, where="model.mask")))["mask"]
+            wanted = dict(_seen(mask))["mask"]
         # None asks for the default, which is the value of a trained model.
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue

@@ -439,6 +439,14 @@ class StackSpec(Config):
                     "are not yet written: use a causal mixer"
                 )
 
+    @property
+    def is_causal(self) -> bool:
+        """True if no token far from the beginning sees later ones, as in a decoder."""
+        parts = list(self.mixers())
+        return all(part.reads_ahead is None and not part.sees_later for part in parts) and all(
+            part.mask.is_causal for part in parts if part.kind == "attention"
+        )
+
     def check_positions(self, number: int) -> None:
         """Refuse masks that need more positions than there are.
 

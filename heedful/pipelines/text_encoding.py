@@ -15,7 +15,9 @@ from torch import Tensor
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.interop.sentence_pooling import pooling_of
-from heedful.models.encoder import EncoderModel, first_states
+from heedful.models.checkpoint import load_model
+from heedful.models.decoder_as_encoder import load_reader
+from heedful.models.encoder import EncoderModel, first_states, last_states
 from heedful.models.encoder_spec import HeadSpec
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import (
@@ -45,8 +47,8 @@ from heedful.pipelines.text_pipeline import TextPipeline, checked
 
 Key = TypeVar("Key")
 
-Pooling = Literal["first", "mean", "max"]
-"""The vector of a text: of its first token, or the mean or the maximum over its tokens."""
+Pooling = Literal["first", "last", "mean", "max"]
+"""The vector of a text: of its first or last token, or the mean or maximum over its tokens."""
 
 MASK = "[MASK]"
 """Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
@@ -90,8 +92,12 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
-        """Load a model directory, with its pooling; see `ModelPipeline.load`."""
-        made = super().load(path, **options)
+        """Load a model directory, with its pooling; see `ModelPipeline.load`.
+
+        A causal language model is read as an encoder without heads, which gives vectors.
+        """
+        read = options.pop("read", load_model)
+        made = super().load(path, read=lambda path: load_reader(*read(path)), **options)
         made.pooling = pooling_of(Path(path))
         return made
 
@@ -322,8 +328,8 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
 
         Args:
             texts: texts of any kind; a blank one has a vector of zeros.
-            pooling: mean or maximum over the tokens, special ones included, or the first token;
-                as the model was published with if unset, else the mean.
+            pooling: mean or maximum over the tokens, special ones included, or the first or last
+                token; as the model was published with if unset, else the mean.
             normalize: division by the length, so that a dot product is the cosine; as published
                 if unset.
             **options: see `EncodingOptions`.
@@ -337,7 +343,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         """
         if pooling is None:
             if "refusal" in self.pooling:
-                raise ModelError(self.pooling["refusal"], remedy="Name a pooling: first, mean, max")
+                raise ModelError(self.pooling["refusal"], remedy="Name a pooling: first, last, mean, max")
             pooling = self.pooling.get("mode", "mean")
         if pooling not in get_args(Pooling):
             raise ConfigError(
@@ -355,6 +361,8 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
             states, real = batch.states.float(), (batch.positions >= 0)[..., None]
             if pooling == "first":
                 return first_states(states, batch.positions)
+            if pooling == "last":
+                return last_states(states, batch.positions)
             if pooling == "max":
                 return states.masked_fill(~real, -math.inf).amax(1)
             return states.masked_fill(~real, 0).sum(1) / real.sum(1)

@@ -19,10 +19,12 @@ from heedful.errors import ConfigError, ModelError
 from heedful.events import Events
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
+from heedful.models.decoder_as_encoder import as_encoder, encoder_weights, framing
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import TASKS_OF_KIND, read_preset_spec
 from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
 from heedful.nn.spec import EmbeddingSpec
+from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import RunSettings
@@ -70,11 +72,10 @@ def initial_model(
     left_out = sorted(part for part in old if now.get(part) != old[part])
     new_parts = sorted(part for part in now if now[part] != old.get(part))
     model = build_model(spec)
-    weights: Mapping[str, torch.Tensor] = {
-        name: tensor
-        for name, tensor in read_any_weights(Path(settings.init)).items()
-        if not _is_within(name, left_out)
-    }
+    weights: Mapping[str, torch.Tensor] = read_any_weights(Path(settings.init))
+    if spec.kind == "encoder":  # whose weights may be those of a decoder
+        weights = encoder_weights(weights)
+    weights = {n: tensor for n, tensor in weights.items() if not _is_within(n, left_out)}
     own = canonical_weights(model)
     if tokens:
         weights = extended_weights(weights, own, tokens)
@@ -142,7 +143,16 @@ def exact_text(settings: RunSettings) -> int | None:
 
 def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
     """Return the origin of an imported initial model, which exports need; empty for others."""
-    return {} if settings.init is None else describe_any(Path(settings.init)).origin
+    if settings.init is None:
+        return {}
+    described = describe_any(Path(settings.init))
+    # A decoder with heads is no model of the architecture that was imported.
+    return {} if _becomes_encoder(described.spec, settings) else described.origin
+
+
+def _becomes_encoder(spec: Any, settings: RunSettings) -> bool:
+    """Return whether a causal language model is to label texts or words, or to answer."""
+    return spec.kind == "causal_lm" and settings.base_task in ("classify", "tag", "answer")
 
 
 def _is_within(name: str, parts: Sequence[str]) -> bool:
@@ -166,6 +176,8 @@ def _parts(spec: Any) -> dict[str, Any]:
 def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
     """Return spec and tokenizers of the initial model, checked against the settings.
 
+    The spec of a causal language model is that of an encoder for the tasks of encoders.
+
     Raises:
         ModelError: when the initial model is missing, damaged, or a model of images.
         ConfigError: when a setting contradicts it.
@@ -179,6 +191,8 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
             where=settings.init,
             remedy="Begin with a model of text",
         )
+    if _becomes_encoder(spec, settings) and not isinstance(tokenizers.source, FieldTokenizer):
+        spec = as_encoder(spec)
     _refuse_differences(contradictions(settings.model, spec), settings.init)
     _check_length(spec, settings, settings.init)
     return spec, tokenizers
@@ -284,6 +298,7 @@ def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
         if head.kind == fresh.kind and head.class_names == fresh.class_names:
             can_drop = is_set and "dropout" in type(head).model_fields
             return head.model_copy(update=dropout) if can_drop else head
+    fresh = fresh.after(before.encoder)
     # BERT's pooler was trained for exactly this input of a classifier.
     if fresh.kind == "sequence" and before.pooler:
         fresh = fresh.model_copy(update={"source": "pooled"})
@@ -310,6 +325,8 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
     _, before = initial_text_model(settings)
     # It may be of other languages now, and validation measures what the model itself writes.
     before = replace(before, writing=None)
+    if settings.model_kind == "encoder" and before.source.mask is None:
+        before = framing(before)  # of a decoder
     if settings.protected_kinds:
         kinds = None if before.protection is None else before.protection.kinds
         # Placeholders of other kinds of parts have no trained embeddings.

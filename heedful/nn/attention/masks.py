@@ -164,6 +164,12 @@ class Mask(ABC):
         return 1
 
     @property
+    def is_causal(self) -> bool:
+        """True if a query far from 0 sees no later key."""
+        far = FAR // 2
+        return all(last <= far for _, last in self.bounds(far, far))
+
+    @property
     def reach(self) -> int | None:
         """The number of earlier positions that a query may see; None if it is unbounded."""
         # A query so far from 0 that the beginning of the sequence cuts off no finite reach.
