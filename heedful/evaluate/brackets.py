@@ -87,7 +87,7 @@ def brackets(tree: Tree, deleted: Sequence[bool]) -> Counter[tuple[str, int, int
 
     Args:
         tree: tree, whose root and tags of words do not count.
-        deleted: for each word True if it does not count, as punctuation; brackets around no other
+        deleted: flag for each word that does not count, as punctuation; brackets around no other
             words do not count either.
     """
     found: Counter[tuple[str, int, int]] = Counter()

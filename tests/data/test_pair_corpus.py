@@ -51,7 +51,7 @@ def test_a_prefix_stands_before_every_source_with_text(tmp_path: Path) -> None:
     plain = aligned(tmp_path, b"one\n\nthree\n", b"eins\nzwei\ndrei\n")
     spec = plain.model_copy(update={"task_prefix": "say: "})
     assert read(spec) == [(1, "say: one", "eins"), (2, "", "zwei"), (3, "say: three", "drei")]
-    assert list(CorpusTexts([spec], "source", LongWords("bpe")))[0] == "say: one"
+    assert next(iter(CorpusTexts([spec], "source", LongWords("bpe")))) == "say: one"
     # Encoded corpora are kept by this hash.
     assert content_hash(spec) != content_hash(plain)
 
