@@ -196,8 +196,8 @@ def test_each_corpus_has_a_prefix_of_its_own(run, tmp_path: Path, resolved) -> N
     flags = ["--train", "a", "b", "c.tsv", "--valid", "d", "e", "f.tsv"]
     run("train", tmp_path / "r", *flags, "--task-prefixes", "say: ", "")
     (settings,) = resolved
-    for corpora in (settings.data.train, settings.data.valid):
-        assert [corpus.task_prefix for corpus in corpora] == ["say: ", ""]
+    for part in (settings.data.train, settings.data.valid):
+        assert [corpus.task_prefix for corpus in part] == ["say: ", ""]
 
 
 def test_a_run_is_repeated_from_its_own_file(run, tmp_path: Path, pairs) -> None:
