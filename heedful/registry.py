@@ -35,6 +35,15 @@ ON_USE: Mapping[str, Mapping[str, str]] = {
         "triangle_multiplication": "heedful.nn.pair_mixer_spec:TriangleMultiplicationSpec",
         "triangle_attention": "heedful.nn.pair_mixer_spec:TriangleAttentionSpec",
     },
+    "metric": {
+        "rouge1": "heedful.evaluate.text_metrics:Rouge1",
+        "rouge2": "heedful.evaluate.text_metrics:Rouge2",
+        "rougeL": "heedful.evaluate.text_metrics:RougeL",
+        "answer_exact": "heedful.evaluate.text_metrics:AnswerExact",
+        "answer_f1": "heedful.evaluate.text_metrics:AnswerF1",
+        "entity_f1": "heedful.evaluate.text_metrics:EntityF1",
+        "bracket_f1": "heedful.evaluate.brackets:BracketF1",
+    },
 }
 """Addresses of the package's parts that few models have; no other model waits for their modules."""
 

@@ -45,6 +45,7 @@ def evaluate(
     word_column: int = 1,
     tag_column: int | None = None,
     source: Path | None = None,
+    task_prefix: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
     baseline: Path | None = None,
     metrics: Annotated[tuple[MetricName, ...], Parameter(consume_multiple=True)] = ("bleu", "chrf"),
     tokenize: str = "auto",
@@ -93,10 +94,13 @@ def evaluate(
         word_column: Column of the words in --data for a tagger, counted from 1.
         tag_column: Column of the tags in --data, counted from 1; the last one if unset.
         source: File of source text to translate; not needed if SYSTEM is a file of translations.
+        task_prefix: Text before each source, which tells a model of several tasks what to do, such
+            as "summarise: "; the one of training.
         baseline: Second model or file of translations, which SYSTEM is compared with by paired
             bootstrap (Koehn 2004).
-        metrics: Metrics to compute; TER counts errors, so lower is better. COMET needs --source
-            and its own program: pipx install unbabel-comet.
+        metrics: Metrics to compute; TER counts errors, so lower is better. Of other texts than
+            translations: rouge1, rouge2, rougeL, answer_exact, answer_f1, entity_f1, bracket_f1.
+            COMET needs --source and its own program: pipx install unbabel-comet.
         tokenize: Tokenizer of sacreBLEU, such as 13a, zh, ja-mecab or none (for tokenised text);
             auto follows the script of the references.
         lowercase: Ignore upper and lower case in metrics.
@@ -135,9 +139,9 @@ def evaluate(
     rules = {"tokenize": tokenize, "lowercase": lowercase}
     files = {"system": system, "source": source, "reference": reference, "baseline": baseline}
     groups = (files, rules, lengths, settings.plain(), running)
-    report = Report("evaluate", output, *groups, metrics=metrics, split=split)
+    report = Report("evaluate", output, *groups, metrics=metrics, split=split, prefix=task_prefix)
     references = [read_lines(path) for path in reference]
-    options = (source, len(references[0]), settings, running, split)
+    options = (source, task_prefix, len(references[0]), settings, running, split)
     with terminal() as events:
         systems = {"system": _translations(system, *options, events)}
         if baseline is not None:
@@ -192,6 +196,7 @@ def _check_references(reference: Sequence[Path], output_file: Path | None, sampl
 def _translations(
     system: Path,
     source: Path | None,
+    task_prefix: str,
     lines: int,
     settings: SearchSettings,
     running: Running,
@@ -203,6 +208,7 @@ def _translations(
     Args:
         system: directory or name of a model, or file of translations.
         source: file of texts that a model translates.
+        task_prefix: text before each of them.
         lines: number of lines of the references.
         settings, running, split: options of a model.
         events: receiver of warnings and progress.
@@ -226,5 +232,5 @@ def _translations(
         raise UserError(
             "A model needs text to translate", where=str(system), remedy="Add --source FILE"
         )
-    texts = read_aligned(source, lines)
+    texts = [task_prefix + text for text in read_aligned(source, lines)]
     return list(translate_all(system, texts, settings, running, split, events))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +47,7 @@ def train(
     train: Annotated[list[str] | None, _CORPORA] = None,
     valid: Annotated[list[str] | None, _CORPORA] = None,
     weights: Annotated[list[float] | None, _CORPORA] = None,
+    task_prefixes: Annotated[list[str] | None, _CORPORA] = None,
     preset: Annotated[str | None, _USED] = None,
     config: Annotated[Path | None, _USED] = None,
     resume: Annotated[bool, _USED] = False,
@@ -84,6 +85,8 @@ def train(
             Text files may be .gz or .zst.
         valid: Validation files, in the format of --train.
         weights: Number of passes over each corpus of --train in an epoch; 0.5 reads half of it.
+        task_prefixes: Text before the sources of each corpus of --train, and of --valid in the same
+            order, for one model of several tasks, such as "summarise: " "answer: ".
         preset: Named settings or model size to start from; `heedful presets` lists them with their
             tasks.
         config: TOML file of settings; it overrides the preset, and flags override it.
@@ -95,7 +98,7 @@ def train(
     """
     values = overrides(settings)
     pairs = takes_pairs(_task(run, config, values, resume=resume))
-    values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
+    values = merge(values, corpora_settings(train, valid, weights, task_prefixes, pairs=pairs))
     report = Report("train", output, run=run, preset=preset, overrides=values, resume=resume)
     if not train and config is None and not resume:
         raise UserError(
@@ -182,6 +185,7 @@ def corpora_settings(
     train: Sequence[str] | None,
     valid: Sequence[str] | None,
     weights: Sequence[float] | None,
+    prefixes: Sequence[str] | None = None,
     *,
     pairs: bool,
 ) -> dict[str, Any]:
@@ -190,27 +194,57 @@ def corpora_settings(
     Args:
         train, valid: file names of --train and --valid.
         weights: passes over each training corpus per epoch.
+        prefixes: text before the sources of each corpus.
         pairs: True if files come in pairs of source and target.
 
     Raises:
-        ConfigError: when a source has no target, or the numbers of weights and corpora differ.
+        ConfigError: when a source has no target, or the numbers of weights or prefixes and of
+            corpora differ.
     """
     data: dict[str, Any] = {}
     if train:
         data["train"] = corpora(train, "--train", pairs=pairs)
-        if weights is not None and len(weights) != len(data["train"]):
-            raise ConfigError(
-                f"There are {len(weights)} weights for {len(data['train'])} training corpora",
-                where="--weights",
-                remedy="Give one number for each corpus of --train",
-            )
-        for corpus, weight in zip(data["train"], weights or (), strict=False):
-            corpus["weight"] = weight
-    elif weights is not None:
-        raise ConfigError("There are weights but no --train", where="--weights")
     if valid:
         data["valid"] = corpora(valid, "--valid", pairs=pairs)
+    _give(data, "weight", weights, "--weights", ("train",))
+    _give(data, "task_prefix", prefixes, "--task-prefixes", ("train", "valid"))
     return {"data": data} if data else {}
+
+
+def _give(
+    data: Mapping[str, Sequence[dict[str, Any]]],
+    field: str,
+    values: Sequence[float] | Sequence[str] | None,
+    flag: str,
+    parts: Sequence[str],
+) -> None:
+    """Set a field of each corpus, one value for each.
+
+    Args:
+        data: corpora by part.
+        field: name of the field.
+        values: values of the flag, if it was given.
+        flag: name of the flag, for the error message.
+        parts: parts whose corpora get the field, `train` first.
+
+    Raises:
+        ConfigError: when the numbers of values and corpora differ, or there is no corpus.
+    """
+    if values is None:
+        return
+    noun = flag.removeprefix("--").replace("-", " ")
+    if "train" not in data:
+        raise ConfigError(f"There are {noun} but no --train", where=flag)
+    for part in filter(data.__contains__, parts):
+        if len(values) != len(data[part]):
+            name = "training" if part == "train" else "validation"
+            raise ConfigError(
+                f"There are {len(values)} {noun} for {len(data[part])} {name} corpora",
+                where=flag,
+                remedy=f"Give one for each corpus of --{part}",
+            )
+        for corpus, value in zip(data[part], values, strict=True):
+            corpus[field] = value
 
 
 def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict[str, Any]]:

@@ -48,6 +48,11 @@ class CorpusSpec(Config):
     shards: str | None = Field(
         None, description="folder that `heedful data shard` wrote, read as a stream"
     )
+    task_prefix: str = Field(
+        "",
+        description="text before each source of this corpus, which tells the model its task, such "
+        'as "summarise: " (Raffel 2020)',
+    )
     weight: Annotated[float, Field(gt=0)] = Field(
         1.0,
         description="number of passes over the corpus in an epoch; 0.5 reads half of it, 3 reads "
@@ -62,6 +67,9 @@ class CorpusSpec(Config):
         # `file`.
         if forms != 1 or (self.source is None) != (self.target is None):
             raise ValueError("give either source and target, or file, or shards")
+        # Shards are encoded as they were written.
+        if self.task_prefix and self.shards is not None:
+            raise ValueError("write task_prefix into the sources before they are made into shards")
         return self
 
 

@@ -78,13 +78,20 @@ class CorpusReader:
         return [file.facts for file in self.files]
 
     def _read(self) -> Iterator[Pair]:
+        prefix = self.spec.task_prefix
+        # An empty source stays empty, so that its pair is still left out of training.
+        # Generator expressions are avoided: an error would keep their iterators, and so the files,
+        # open.
+        for pair in self._plain():
+            is_changed = prefix and pair.source.strip()
+            yield pair._replace(source=prefix + pair.source) if is_changed else pair
+
+    def _plain(self) -> Iterator[Pair]:
         if len(self.files) == 2:
             yield from _aligned(*self.files)
             return
         (file,) = self.files
         parse = pair_parser(self.spec, file)
-        # A generator expression is avoided: an error would keep its iterator, and so the file,
-        # open.
         for line in file:
             yield parse(line, file)
 
@@ -142,9 +149,10 @@ def content_hash(spec: CorpusSpec) -> str:
     total = hashlib.sha256()
     for path in itertools.chain.from_iterable(map(table_parts, corpus_paths(spec))):
         total.update(content_digest(path))
-    # The form counts: the same bytes named .tsv and .jsonl are different pairs. So do keys.
+    # The form counts: the same bytes named .tsv and .jsonl are different pairs. So do keys, and the
+    # prefix of the sources.
     form = "aligned" if spec.file is None else pair_form(table_parts(Path(spec.file))[0])
-    reading = PAIR_FIELDS.of(spec).reading
+    reading = PAIR_FIELDS.of(spec).reading + spec.task_prefix
     return hashlib.sha256(total.digest() + (form + reading).encode()).hexdigest()
 
 

@@ -133,7 +133,11 @@ class RecordFields:
 
 
 PAIR_FIELDS = RecordFields(
-    ("source", "target"), (("source", "target"), ("src", "tgt"), ("src", "trg"))
+    ("source", "target"),
+    (
+        *(("source", "target"), ("src", "tgt"), ("src", "trg")),
+        *(("input", "target"), ("inputs", "targets")),  # as in corpora for T5
+    ),
 )
 """The rule for sentence pairs."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ class Ruled(Generic[State]):
 
     inner: State
     places: Tensor
+
+
+class TokenRules(Protocol):
+    """Rules by which tokens lead from place to place, and some are impossible at a place."""
+
+    def after(self, places: Tensor, tokens: Tensor) -> Tensor:
+        """Return the places [...] to which tokens [...] lead."""
+
+    def apply(self, logits: Tensor, places: Tensor) -> Tensor:
+        """Return logits [B, W, V] with −∞ for tokens that are impossible at places [B, W]."""
 
 
 class Grammar:
@@ -69,7 +79,7 @@ class RuledModel(Generic[State]):
         grammar: grammar after the begin token.
     """
 
-    def __init__(self, model: StepModel[State], grammar: Grammar) -> None:
+    def __init__(self, model: StepModel[State], grammar: TokenRules) -> None:
         self.model = model
         self.grammar = grammar
 

@@ -452,6 +452,13 @@ class RunSettings(Config):
                     where=key,
                     remedy="Leave it out",
                 )
+        corpora = (*self.data.train, *self.data.valid)
+        if self.base_task != "translation" and any(corpus.task_prefix for corpus in corpora):
+            raise ConfigError(
+                f"task_prefix is for pairs of texts; this task is {self.task}",
+                where="data.train",
+                remedy="Leave it out, or set task = translation",
+            )
         check_metrics(self.base_task, self.validation.metrics)
         # Translation leaves out pairs that are too long, and images have a check of their own.
         is_cut = self.has_text and self.base_task != "translation"

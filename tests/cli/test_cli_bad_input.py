@@ -70,6 +70,15 @@ def assert_refused(done, *fragments: object, status: int = 2) -> None:
         (["train", "r", "--resume"], ["no run to resume", "r"]),
         (["train", "r", "--weights", "2"], ["--weights"]),
         (["train", "r", "--train", "a", "b", "--weights", "2", "3"], ["--weights", "2", "1"]),
+        (["train", "r", "--task-prefixes", "say: "], ["--task-prefixes"]),
+        (
+            ["train", "r", "--train", "a.tsv", "--valid", "b.tsv", "c.tsv", "--task-prefixes", "s"],
+            ["--task-prefixes", "1", "2 validation corpora"],
+        ),
+        (
+            ["train", "r", "--task", "tag", "--train", "a.conll", "--task-prefixes", "say: "],
+            ["task_prefix is for pairs", "tag"],
+        ),
         (["info", "nothing-here"], ["nothing-here", "tiny"]),
         (["info", "tiny", "--beam", "0"], ["at least 1"]),
         (["evaluate", "m", "--reference", "missing"], ["missing", "No such file"]),

@@ -40,6 +40,20 @@ def test_files_need_no_model(run, texts) -> None:
     assert summary["lines"] == 30
 
 
+def test_answers_are_scored_by_measures_of_their_own(run, tmp_path) -> None:
+    output, right = tmp_path / "output", tmp_path / "right"
+    output.write_text("(S (NP (X a)) (X b))\nperson: Ada\n", encoding="utf-8")
+    right.write_text("(S (NP (X a)) (VP (X b)))\n(S (X c))\n", encoding="utf-8")
+    asked = ("--reference", right, "--metrics", "bracket_f1", "answer_exact", "--json")
+    (summary,) = map(json.loads, run("evaluate", output, *asked).lines)
+    assert summary["scores"]["bracket_f1"]["score"] == pytest.approx(200 * 2 / 6)
+    assert summary["scores"]["answer_exact"]["score"] == 0
+    done = run("evaluate", output, "--reference", output, "--metrics", "bracket_f1")
+    assert done.status != 0
+    assert "Traceback" not in done.err
+    assert "person: Ada" in done.err
+
+
 SCRIPTS = {
     "zh": ("今天天气很好，我们去公园吧。", "zh"),
     "ja": ("今日はとてもいい天気ですね。", "char"),

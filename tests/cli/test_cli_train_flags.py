@@ -192,6 +192,14 @@ def test_flags_win_over_files_over_presets(run, tmp_path: Path, resolved) -> Non
     assert settings.data.train[1].file == "c.tsv"
 
 
+def test_each_corpus_has_a_prefix_of_its_own(run, tmp_path: Path, resolved) -> None:
+    flags = ["--train", "a", "b", "c.tsv", "--valid", "d", "e", "f.tsv"]
+    run("train", tmp_path / "r", *flags, "--task-prefixes", "say: ", "")
+    (settings,) = resolved
+    for part in (settings.data.train, settings.data.valid):
+        assert [corpus.task_prefix for corpus in part] == ["say: ", ""]
+
+
 def test_a_run_is_repeated_from_its_own_file(run, tmp_path: Path, pairs) -> None:
     tiny = ["--tokenizer.kind=characters", "--model.width=16", "--model.encoder-layers=1"]
     tiny += ["--model.decoder-layers=1", "--model.num-heads=2", "--model.feedforward=32"]

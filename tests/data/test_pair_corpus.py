@@ -47,6 +47,20 @@ def test_aligned_files(tmp_path: Path) -> None:
     assert line_name(spec, 3) == f"{tmp_path / 's.txt'}:3"
 
 
+def test_a_prefix_stands_before_every_source_with_text(tmp_path: Path) -> None:
+    plain = aligned(tmp_path, b"one\n\nthree\n", b"eins\nzwei\ndrei\n")
+    spec = plain.model_copy(update={"task_prefix": "say: "})
+    assert read(spec) == [(1, "say: one", "eins"), (2, "", "zwei"), (3, "say: three", "drei")]
+    assert next(iter(CorpusTexts([spec], "source", LongWords("bpe")))) == "say: one"
+    # Encoded corpora are kept by this hash.
+    assert content_hash(spec) != content_hash(plain)
+
+
+def test_shards_have_no_prefix() -> None:
+    with pytest.raises(ValueError, match="before they are made into shards"):
+        CorpusSpec(shards="folder", task_prefix="say: ")
+
+
 def test_a_line_ends_at_line_feeds_only(tmp_path: Path) -> None:
     odd = "a\u2028b\x85c\x0bd\x0ce\x1cf\u2029g\rh"
     spec = aligned(tmp_path, f"{odd}\nx\n".encode(), b"1\n2\n")

@@ -146,6 +146,7 @@ def test_the_folder_of_a_library_and_its_splits(tmp_path: Path) -> None:
         ("t.tsv", "English\tGerman\nHi\tHallo\n", (None, None), [("Hi", "Hallo")]),
         ("t.tsv", "am\tan\n", (None, None), [("am", "an")]),
         ("t.jsonl", '{"src": "Hi", "trg": "Hallo", "id": 3}\n', (None, None), [("Hi", "Hallo")]),
+        ("t.jsonl", '{"input": "Hi", "target": "Hallo"}\n', (None, None), [("Hi", "Hallo")]),
         ("t.jsonl", '{"a": {"b": "Hi"}, "c": "Hallo"}\n', ("a.b", "c"), [("Hi", "Hallo")]),
         ("t.jsonl", '{"q": "Hi", "target": "Hallo"}\n', ("q", None), [("Hi", "Hallo")]),
     ],

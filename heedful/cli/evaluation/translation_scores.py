@@ -211,7 +211,7 @@ class Translations:
         from heedful.apps import charts
 
         panels = {
-            _AXES[metric]: {
+            _AXES.get(metric, metric): {
                 name: [
                     charts.Estimate(each.label, score.score, score.low, score.high)
                     for each in bins
