@@ -19,7 +19,7 @@ GROUP = "heedful.plugins"
 
 FAMILIES: Mapping[str, str] = {
     "mixer": "heedful.nn.spec:PARTS",
-    "position bias": "heedful.nn.bias_spec:BIASES",
+    "position bias": "heedful.nn.spec:BIASES",
     "tokenizer": "heedful.text.tokenizer_spec:KINDS",
     "architecture": "heedful.interop.architecture:MODEL_TYPES",
     "record reader": "heedful.data.record_files:READERS",
@@ -43,6 +43,10 @@ ON_USE: Mapping[str, Mapping[str, str]] = {
         "answer_f1": "heedful.evaluate.text_metrics:AnswerF1",
         "entity_f1": "heedful.evaluate.text_metrics:EntityF1",
         "bracket_f1": "heedful.evaluate.brackets:BracketF1",
+    },
+    "position bias": {
+        "transformer_xl": "heedful.nn.bias_spec:TransformerXLSpec",
+        "disentangled": "heedful.nn.bias_spec:DisentangledSpec",
     },
 }
 """Addresses of the package's parts that few models have; no other model waits for their modules."""

@@ -104,6 +104,7 @@ HOST_KINDS: Kinds = {
     # Rare parts are registered by name, so that their modules are not imported.
     f"{_BIASES}:RelativeKeys": f"{_RARE}:HostRelativeKeys",
     f"{_BIASES}:TransformerXL": f"{_RARE}:HostTransformerXL",
+    "heedful.nn.attention.latent:LatentSelfAttention": f"{_RARE}:HostLatentAttention",
     "heedful.nn.mixers.scan_mixer:ScanMixer": f"{_RARE}:HostScanMixer",
 }
 """Classes for inference and training on a processor, by the definition's classes."""

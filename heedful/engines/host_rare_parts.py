@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from heedful.engines.host_parts import HostSelfAttention
+from heedful.nn.attention.latent import LatentSelfAttention
 from heedful.nn.attention.relative_positions import Bias, RelativeKeys, TransformerXL
 from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens
 from heedful.nn.positions import Positions
@@ -38,6 +40,15 @@ class HostRelativeKeys(_ByDiagonals, RelativeKeys):
 
 class HostTransformerXL(_ByDiagonals, TransformerXL):
     """Relative positions of Transformer-XL on a processor."""
+
+
+class HostLatentAttention(LatentSelfAttention):
+    """Latent attention by the kernels for processors.
+
+    It gets padding: of its two fused maps only the first reads the input.
+    """
+
+    kernels = HostSelfAttention.kernels
 
 
 class HostScanMixer(ScanMixer):

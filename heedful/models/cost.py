@@ -293,9 +293,6 @@ def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
     return _sum(works) + _output_work(spec, tokens)
 
 
-_IMAGE_HEADS = ("pooler", "classifier", "distillation_classifier")
-
-
 def image_work(spec: Any) -> Work:
     """Return the forward work for one image; `output` classifies it, or finds its codes."""
     model: Any = built(spec)
@@ -303,8 +300,8 @@ def image_work(spec: Any) -> Work:
         maps: Work = model.map_work()
         stacks = _stack_work(spec, "decoder", spec.num_states, spec.num_states)
         return maps + stacks + encoding_work(spec, spec.num_states)
-    heads = [getattr(model, name, None) for name in _IMAGE_HEADS]
-    output = weight_work(*(module for module in heads if module is not None))
+    names = ("pooler", "classifier", "distillation_classifier")
+    output = weight_work(*(m for n in names if (m := getattr(model, n, None)) is not None))
     if spec.kind == "resnet":
         return Work(weights=model.convolution_work(), output=output)
     # [CLS] is a state and not a patch.

@@ -9,8 +9,14 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError
-from heedful.nn.bias_spec import BiasSpec
-from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormPlacement, NormSpec, PartSpec
+from heedful.nn.spec import (
+    AttentionSpec,
+    BiasSpec,
+    FeedForwardSpec,
+    NormPlacement,
+    NormSpec,
+    PartSpec,
+)
 
 _PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after", "none": "none"}
 _NAMES = ("self_attention", "cross_attention", "feedforward")

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from heedful.config import validation_error
 from heedful.errors import ConfigError
-from heedful.nn.bias_spec import BiasSpec
 from heedful.nn.mixer_spec import CommonPartSpec
 from heedful.nn.positions import NOTHING_HERE, Positions
-from heedful.nn.spec import AttentionSpec, PartSpec
+from heedful.nn.spec import AttentionSpec, BiasSpec, PartSpec
 
 if TYPE_CHECKING:
     from heedful.nn.attention.relative_positions import Bias

@@ -24,6 +24,7 @@ D model width.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -109,8 +110,17 @@ class MixtureOfExperts(nn.Module):
         self.per_token = experts.per_token
         self.renormalize = experts.renormalize
         self.balance_weight = experts.balance_weight
+        self.scale = experts.scale
+        self.num_groups, self.groups_per_token = experts.num_groups, experts.groups_per_token
         self.router = Router(width, experts.num_experts, bias=False)
         nn.init.xavier_uniform_(self.router.weight)
+        # A buffer: it balances the loads without a gradient (DeepSeek V3, section 2.1.2).
+        by_sigmoid = experts.scoring == "sigmoid"
+        self.choice_bias = nn.Buffer(torch.zeros(experts.num_experts)) if by_sigmoid else None
+        self.shared = None
+        if experts.shared_width is not None:
+            inner = {"width": experts.shared_width, "experts": None}
+            self.shared = FeedForward(width, spec.model_copy(update=inner))
         self.experts = nn.ModuleList(FeedForward(width, spec) for _ in range(experts.num_experts))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -131,6 +141,8 @@ class MixtureOfExperts(nn.Module):
         tokens = x.flatten(0, 1).index_select(0, real)
         routes = self.route(tokens)
         mixed = self._mix(tokens, routes)
+        if self.shared is not None:
+            mixed = mixed + self.shared(tokens)
         if context.capture is not None:
             self._capture(routes, real, positions, context)
         result = mixed.new_zeros(positions.numel(), x.shape[-1]).index_copy(0, real, mixed)
@@ -140,22 +152,43 @@ class MixtureOfExperts(nn.Module):
         """Choose the experts of tokens [T, D], in float32, as rounding could decide a near tie."""
         with full_precision(tokens):
             logits = F.linear(tokens.float(), self.router.weight.float())
-        probabilities = logits.softmax(-1)
-        weights, experts = probabilities.topk(self.per_token, dim=-1)
+        scores = logits.softmax(-1) if self.choice_bias is None else logits.sigmoid()
+        experts = self._choice(scores).topk(self.per_token, dim=-1).indices
+        weights = scores.gather(-1, experts)
         # As in Mixtral (Jiang 2024). Switch keeps the probability: with a single expert it gives
         # the router its only gradient (Fedus 2021).
         if self.renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
-        return Routes(probabilities, experts, weights)
+        shares = scores if self.choice_bias is None else scores / scores.sum(-1, keepdim=True)
+        return Routes(shares, experts, weights * self.scale)
+
+    def _choice(self, scores: Tensor) -> Tensor:
+        """Return scores [T, X] by which experts are chosen, −∞ outside of the best groups."""
+        if self.choice_bias is not None:
+            scores = scores + self.choice_bias
+        if self.num_groups == 1:
+            return scores
+        groups = scores.unflatten(-1, (self.num_groups, -1))
+        # DeepSeek V2 ranks groups by their best expert, V3 by the sum of the best two.
+        count = 1 if self.choice_bias is None else min(2, groups.shape[-1])
+        ranks = groups.topk(count, dim=-1).values.sum(-1)
+        best = ranks.topk(self.groups_per_token, dim=-1).indices
+        hidden = torch.ones_like(ranks, dtype=torch.bool).scatter(-1, best, False)
+        return groups.masked_fill(hidden[..., None], -math.inf).flatten(-2)
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens in the router and in the experts of each."""
         expert = self._expert.work(queries, keys).times(self.per_token)
+        if self.shared is not None:
+            expert = expert + self.shared.work(queries, keys)
         return expert + Work(weights=queries * weight_work(self.router))
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Return the elements kept by one expert; see `Costed`."""
-        return self._expert.saved(length, mixed=mixed, shared_bias=shared_bias)
+        kept = self._expert.saved(length, mixed=mixed, shared_bias=shared_bias)
+        if self.shared is None:
+            return kept
+        return kept.plus(self.shared.saved(length, mixed=mixed, shared_bias=shared_bias))
 
     @property
     def peak_numbers(self) -> int:

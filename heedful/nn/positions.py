@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from heedful.errors import ModelError
 from heedful.nn.attention.masks import Mask, SameSegment, TokenPositions
+from heedful.nn.rotary_frequencies import frequencies
 from heedful.nn.spec import RotarySpec
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ class Rotary(nn.Module):
         self.spec = spec
         self.layout = spec.layout
         # Python floats: buffers would lose precision when the model is cast to bfloat16.
-        self.frequencies = spec.frequencies(width)
+        self.frequencies = frequencies(spec, width)
         self.temperature = spec.attention_factor()
         self.rotated = 2 * len(self.frequencies)
 

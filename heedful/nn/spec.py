@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from heedful.config import (
+    ADDED_POSITIONS,
     GATED,
     Activation,
     Config,
     PlainActivation,
     PositiveInt,
     Probability,
+    open_class,
     open_union,
 )
-from heedful.errors import ConfigError
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
-from heedful.nn.bias_spec import BiasSpec, bias_of_shape
 from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     ChannelMixSpec,
@@ -39,6 +39,89 @@ from heedful.nn.mixer_spec import (
     ScoreAttentionSpec,
     SSRUSpec,
 )
+
+_BIASES = "heedful.nn.attention.relative_positions"
+
+
+class CommonBiasSpec(Config):
+    """Base of the specs of position biases."""
+
+    family: ClassVar[str] = "position bias"
+    module: ClassVar[str]  # `package.module:name` of its `Bias`, which `of_spec` makes
+    is_shared: ClassVar[bool] = False  # true for one bias of all layers, as in T5
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias for a shape's options; see `CommonPartSpec.of_shape`."""
+        return cls()
+
+
+class AlibiSpec(CommonBiasSpec):
+    """A penalty linear in distance, a slope per head (Press 2022)."""
+
+    module = f"{_BIASES}:Alibi"
+    kind: Literal["alibi"] = "alibi"
+
+
+class T5BiasSpec(CommonBiasSpec):
+    """A trained bias per head and distance bucket (Raffel 2020)."""
+
+    module = f"{_BIASES}:T5Bias"
+    is_shared = True
+    kind: Literal["t5"] = "t5"
+    num_buckets: PositiveInt = 32
+    max_distance: PositiveInt = 128
+    bidirectional: bool = True
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, with buckets for each side where later tokens are visible."""
+        return cls(bidirectional=not causal)
+
+
+class KerpleSpec(CommonBiasSpec):
+    """A penalty logarithmic in distance, trained for each head (Chi 2022)."""
+
+    module = f"{_BIASES}:Kerple"
+    kind: Literal["kerple"] = "kerple"
+
+
+class RelativeKeysSpec(CommonBiasSpec):
+    """A trained key per clipped distance, multiplied with the query (Shaw 2018)."""
+
+    module = f"{_BIASES}:RelativeKeys"
+    kind: Literal["relative_keys"] = "relative_keys"
+    max_distance: PositiveInt = 16
+
+    @classmethod
+    def of_shape(cls, shape: Any, causal: bool) -> Self:
+        """Return the bias, with keys up to the distance that a shape names."""
+        return cls(max_distance=shape.relative_distance)
+
+
+_OwnBias = AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec
+
+BIASES: Mapping[str, type[CommonBiasSpec]] = {spec.known_as(): spec for spec in get_args(_OwnBias)}
+"""The package's own position biases by their kind."""
+
+if TYPE_CHECKING:  # a registered spec has the same methods
+    BiasSpec = _OwnBias
+else:
+    BiasSpec = open_union("position bias", _OwnBias)
+
+
+def bias_of_shape(shape: Any, causal: bool) -> BiasSpec | None:
+    """Return the position bias that a shape's positions are, if they are one.
+
+    Args:
+        shape: options, a `TranslatorShape`.
+        causal: restriction of every token to those before it.
+    """
+    if shape.positions in (*ADDED_POSITIONS, "rotary"):
+        return None
+    spec = open_class("position bias", shape.positions, BIASES)
+    bias: BiasSpec = spec.of_shape(shape, causal)  # type: ignore[assignment]
+    return bias
 
 
 class RotarySpec(Config):
@@ -82,70 +165,11 @@ class RotarySpec(Config):
         defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
         return {name: value for name, value in is_set.items() if value != defaults[name]}
 
-    def frequencies(self, head_width: int) -> tuple[float, ...]:
-        """Return the angle per position of each pair of channels in radians, the largest first.
-
-        Longer contexts are reached by dividing positions (Chen 2023), by a larger base
-        ("NTK-aware") or by dividing the low frequencies only (YaRN, Peng 2023; by wavelength,
-        LLaMA 3.1).
-
-        Args:
-            head_width: E.
-
-        Raises:
-            ConfigError: when the rotated width is odd or wider than a head.
-        """
-        width = head_width if self.width is None else self.width
-        if width % 2 or width > head_width:
-            raise ConfigError(
-                f"A head of width {head_width} cannot be rotated in {width} channels",
-                remedy="Use an even rotary width, at most the width of a head",
-            )
-        base, factor = self.base, self.factor
-        if self.scaling == "ntk" and width > 2:  # a single pair rotates by 1 whatever the base
-            # A base that slows the slowest pair down by the factor and keeps the fastest as it is.
-            base *= factor ** (width / (width - 2))
-        plain = [base ** (-i / width) for i in range(0, width, 2)]
-        if self.scaling == "linear":
-            return tuple(f / factor for f in plain)
-        if self.scaling in ("yarn", "by_wavelength"):
-            # Slow pairs, which never completed a turn in training, are interpolated; fast ones
-            # tell neighbours apart and stay (Peng 2023, section 3.2).
-            ramp = self._yarn_ramp(width) if self.scaling == "yarn" else self._turns_ramp(plain)
-            pairs = zip(plain, ramp, strict=True)
-            return tuple(f / factor * share + f * (1 - share) for f, share in pairs)
-        return tuple(plain)
-
     def attention_factor(self) -> float:
         """Return the factor on queries and on keys."""
         if self.temperature is not None:
             return self.temperature
         return 0.1 * math.log(self.factor) + 1.0 if self.scaling == "yarn" else 1.0
-
-    def _turns_ramp(self, frequencies: list[float]) -> list[float]:
-        """Return the shares of `_yarn_ramp`, linear in the number of turns (LLaMA 3.1, 2024)."""
-        assert self.original_length is not None
-        turns = [self.original_length * f / (2 * math.pi) for f in frequencies]
-        span = self.beta_fast - self.beta_slow
-        return [min(max((self.beta_fast - t) / span, 0.0), 1.0) for t in turns]
-
-    def _yarn_ramp(self, width: int) -> list[float]:
-        """Return the share of interpolation of each pair, 0 from `beta_fast` rotations on.
-
-        It is 1 for pairs of less than `beta_slow` rotations over the trained length.
-        """
-        assert self.original_length is not None
-        length = self.original_length
-
-        # Pair i rotates by base^(−2 i / width) a token: solved for i at a number of turns.
-        def pair_turning(turns: float) -> float:
-            return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
-
-        low = max(math.floor(pair_turning(self.beta_fast)), 0)
-        high = min(math.ceil(pair_turning(self.beta_slow)), width - 1)
-        # Both ends of the ramp may be the same pair, where the ramp becomes a step.
-        span = max(high - low, 1e-3)
-        return [min(max((pair - low) / span, 0.0), 1.0) for pair in range(width // 2)]
 
 
 class PositionSpec(Config):
@@ -203,9 +227,26 @@ class ExpertsSpec(Config):
     balance_weight: Annotated[float, Field(ge=0)] = Field(
         0.01, description="factor on the load-balancing loss in training"
     )
+    scoring: Literal["softmax", "sigmoid"] = Field(
+        "softmax",
+        description="scores of experts: shares, or independent ones, to which a bias is added for "
+        "the choice (sigmoid; DeepSeek V3, 2024)",
+    )
+    num_groups: PositiveInt = Field(1, description="number of groups of equally many experts")
+    groups_per_token: PositiveInt = Field(1, description="groups with experts of a token")
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on the experts' weights")
+    shared_width: PositiveInt | None = Field(
+        None, description="inner width of a network that all tokens use, too; none if unset"
+    )
 
     @model_validator(mode="after")
     def _router_learns(self) -> Self:
+        if self.num_experts % self.num_groups or self.groups_per_token > self.num_groups:
+            raise ValueError(
+                "num_experts must be a multiple of num_groups, which groups_per_token cannot exceed"
+            )
+        if self.per_token > self.num_experts // self.num_groups * self.groups_per_token:
+            raise ValueError("groups_per_token groups have fewer experts than per_token")
         if self.per_token > self.num_experts:
             raise ValueError(f"per_token {self.per_token} exceeds num_experts {self.num_experts}")
         if self.renormalize and self.per_token == 1 < self.num_experts:
@@ -237,6 +278,20 @@ class FeedForwardSpec(CommonPartSpec):
         return GATED.get(self.activation)
 
 
+class LatentSpec(Config):
+    """Keys and values as maps of one small vector for each token, the latent (DeepSeek V2, 2024).
+
+    The channels that `rotary` rotates, the last of each head, have one key for all heads.
+    """
+
+    width: PositiveInt = Field(description="width of the latent")
+    value_width: PositiveInt = Field(description="width of a head's values")
+    query_width: PositiveInt | None = Field(
+        None, description="width of a latent of queries; none if unset"
+    )
+    norm: NormSpec = Field(NormSpec(kind="rms", epsilon=1e-6), description="norm of latents")
+
+
 class AttentionSpec(CommonPartSpec):
     """Multi-head attention; fewer key/value heads make it grouped-query or multi-query."""
 
@@ -244,6 +299,7 @@ class AttentionSpec(CommonPartSpec):
     module_with = (
         ("reads_memory", "heedful.nn.attention.multi_head:CrossAttention"),
         ("global_tokens", "heedful.nn.attention.global_tokens:GlobalSelfAttention"),
+        ("latent", "heedful.nn.attention.latent:LatentSelfAttention"),
     )
     label = "Attention"
     sublayer = "self_attention"
@@ -288,6 +344,9 @@ class AttentionSpec(CommonPartSpec):
         description="number of first tokens that get attention projections of their own "
         "(Longformer, Beltagy 2020); none if unset",
     )
+    latent: LatentSpec | None = Field(
+        None, description="latent of keys and values; maps of the input if unset"
+    )
     kept_heads: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None,
         description="ascending indices of the heads left by pruning (Michel 2019); all if unset",
@@ -309,7 +368,20 @@ class AttentionSpec(CommonPartSpec):
             raise ValueError("a norm over all heads would see fewer numbers without some of them")
         if self.global_tokens and kept is not None:
             raise ValueError("heads of attention with global_tokens cannot be pruned")
+        if self.latent is not None:
+            self._check_latent()
         return self
+
+    def _check_latent(self) -> None:
+        """Refuse settings that latents do not go with (ValueError)."""
+        own = ("num_kv_heads", "query_key_norm", "relative_values", "global_tokens", "kept_heads")
+        if found := [name for name in own if getattr(self, name) is not None]:
+            raise ValueError(f"attention with latents has no {found[0]}")
+        if self.over == "memory":
+            raise ValueError("latents are of attention over the input")
+        rotated = None if self.rotary is None else self.rotary.width
+        if rotated is None or self.head_width is None or rotated >= self.head_width:
+            raise ValueError("latents need rotary.width and a larger head_width")
 
     @classmethod
     def with_heads_of_shape(cls, shape: Any) -> Self:

@@ -55,6 +55,17 @@ VISION = LAYERS | {
     "attn_implementation": "eager",
 }
 GROUPED = ENCODER | {"num_key_value_heads": 2}
+LATENT = ENCODER | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 6,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}
 BLOOM = {"hidden_size": 16, "n_layer": 2, "n_head": 4}
 TOYS = {
     "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
@@ -163,6 +174,12 @@ TOYS = {
         {n: VISION[n] for n in VISION if n != "intermediate_size"},
     ),
     "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", VISION),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", "DeepseekV2Config", LATENT | {"q_lora_rank": None}),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        LATENT | {"q_lora_rank": 7, "n_group": 2, "topk_group": 1},
+    ),
     "mamba": (
         "MambaForCausalLM",
         "MambaConfig",

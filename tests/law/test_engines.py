@@ -167,6 +167,12 @@ def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
 
+def latent(**settings: Any) -> Case:
+    own = {"latent": {"width": 12, "value_width": 8} | settings, "head_width": 16}
+    places = {f"*.{OWN}.part.{name}": value for name, value in own.items()}
+    return base("translator"), places | {f"*.{OWN}.part.rotary": {"width": 6}}
+
+
 def disentangled(**settings: Any) -> Case:
     few = {"kind": "disentangled", "num_buckets": 4, "max_distance": 5}
     return own("position_bias", few | settings)
@@ -286,6 +292,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "relative_values": own("relative_values", 3),
         "global_tokens": own("global_tokens", 2),
         "kept_heads": own("kept_heads", [1]),
+        "latent": latent(),
+    },
+    "LatentSpec": {
+        "width": latent(width=5),
+        "value_width": latent(value_width=10),
+        "query_width": latent(query_width=9),
+        "norm": latent(norm={"kind": "layer"}),
     },
     "LinearAttentionSpec": {
         "kind": linear(),
@@ -489,6 +502,11 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "per_token": experts(per_token=3),
         "renormalize": experts(renormalize=False),
         "balance_weight": experts(balance_weight=0.5),
+        "scoring": experts(scoring="sigmoid", num_groups=2),
+        "num_groups": experts(num_groups=2),
+        "groups_per_token": experts(num_groups=4, groups_per_token=3),
+        "scale": experts(scale=2.5),
+        "shared_width": experts(shared_width=24),
     },
     "CausalLMSpec": {
         "kind": case("causal_lm"),
@@ -604,8 +622,9 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
     kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
     for kind in kinds:
         visit(kind)
-    for address in ON_USE["mixer"].values():
-        visit(resolve_name(address))
+    for parts in ON_USE.values():
+        for address in parts.values():
+            visit(resolve_name(address))
     return classes
 
 
@@ -808,6 +827,7 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RelativeKeysSpec": "position_bias",
         "TransformerXLSpec": "position_bias",
         "DisentangledSpec": "position_bias",
+        "LatentSpec": "latent",
     }
     part = "mask" if CASES[name][field][1].keys() == {f"*.{OWN}.part.mask"} else parts.get(name)
     return path.split(".")[-1] in (field, part, "sublayers", "part")

@@ -19,8 +19,8 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.cache import RingCache, StaticCache
 from heedful.nn.attention.masks import AllOf, Causal, SameSegment, Window
 from heedful.nn.attention.sparse_masks import RandomBlocks, Window2d
-from heedful.nn.bias_spec import AlibiSpec
 from heedful.nn.spec import (
+    AlibiSpec,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,

@@ -66,6 +66,26 @@ DEBERTA = {
     "share_att_key": True,
     "position_biased_input": False,
 }
+LATENT = {
+    **SIZES,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 6,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+}
+STRETCHED = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "rope_theta": 10_000.0,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
 CASES = {
     "gemma": ("GemmaForCausalLM", DECODER),
     "gemma, biases": ("GemmaForCausalLM", DECODER | {"attention_bias": True}),
@@ -75,6 +95,23 @@ CASES = {
         NEOX | {"rotary_pct": 0.5, "tie_word_embeddings": True, "attention_bias": False},
     ),
     "gpt_neox, parallel": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": True}),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {**LATENT, "q_lora_rank": None}),
+    "deepseek_v2, groups, stretched": (
+        "DeepseekV2ForCausalLM",
+        {**LATENT, "q_lora_rank": 7, "topk_method": "group_limited_greedy", "n_group": 4}
+        | {"topk_group": 2, "routed_scaling_factor": 1.5, "max_position_embeddings": 32}
+        | {"rope_parameters": STRETCHED | {"mscale": 0.7, "mscale_all_dim": 0.9}},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**LATENT, "q_lora_rank": 7, "n_group": 4, "topk_group": 2},
+    ),
+    "deepseek_v3, no groups, stretched": (
+        "DeepseekV3ForCausalLM",
+        {**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "rope_interleave": False}
+        | {"first_k_dense_replace": 0, "max_position_embeddings": 32, "norm_topk_prob": False}
+        | {"rope_parameters": STRETCHED | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
     "mamba": ("MambaForCausalLM", MAMBA),
     "mamba, biases, a rank": (
         "MambaForCausalLM",
@@ -223,6 +260,9 @@ def make(name, directory):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.3 * torch.randn_like(parameter))
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("correction_bias"):
+                buffer.add_(0.3 * torch.randn_like(buffer))
     model.save_pretrained(directory)
     return model
 

@@ -60,7 +60,9 @@ class RotaryAngles:
     """
 
     def __init__(self, head_width: int, spec: RotarySpec) -> None:
-        speeds = spec.frequencies(head_width)
+        from heedful.nn.rotary_frequencies import frequencies  # few translators rotate
+
+        speeds = frequencies(spec, head_width)
         self._frequencies = (c_float * len(speeds))(*speeds)
         self._temperature = spec.attention_factor()
         self._interleaved = spec.layout == "pairs"

@@ -93,6 +93,7 @@ _BLOCKS: _Rules = {
         "position_bias": _BY_DEFINITION,
         "relative_values": _one_of(None, reason="kernels add nothing to values"),
         "global_tokens": _one_of(None, reason="kernels project all tokens alike"),
+        "latent": _one_of(None, reason="kernels project keys and values from the input"),
     },
     AverageAttentionSpec: _honour("kind", "feedforward", "gate", "causal"),
     SSRUSpec: _honour("kind", "bias", "causal"),

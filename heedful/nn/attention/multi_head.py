@@ -155,7 +155,7 @@ class Attention(StoredApart):
         self.softcap = spec.softcap
         self.dropout = spec.dropout
         self.mask = canonical(spec.mask)
-        self._build_projections(width, spec.bias)
+        self._build_projections(width, spec)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)
@@ -182,7 +182,7 @@ class Attention(StoredApart):
                 self.head_width, spec.relative_values
             )
 
-    def _build_projections(self, width: int, bias: bool) -> None:
+    def _build_projections(self, width: int, spec: AttentionSpec) -> None:
         """Build the projections from D to queries, and to keys and values."""
         raise NotImplementedError
 
@@ -339,10 +339,10 @@ class SelfAttention(Attention):
     has_shared_biases = True
     over_memory = False
 
-    def _build_projections(self, width: int, bias: bool) -> None:
+    def _build_projections(self, width: int, spec: AttentionSpec) -> None:
         query, key_value = self._widths()
         # One matmul for queries, keys and values, which have one input.
-        self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
+        self.projection = FusedLinear(width, query | key_value, bias=spec.bias, gain=_INPUT_GAIN)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Attend within x [B, L, D]; see `Mixer`."""
@@ -436,10 +436,10 @@ class CrossAttention(Attention):
     has_shared_biases = False
     over_memory = True
 
-    def _build_projections(self, width: int, bias: bool) -> None:
+    def _build_projections(self, width: int, spec: AttentionSpec) -> None:
         query, key_value = self._widths()
-        self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
-        self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
+        self.projection = FusedLinear(width, query, bias=spec.bias, gain=_INPUT_GAIN)
+        self.memory_projection = FusedLinear(width, key_value, bias=spec.bias, gain=_INPUT_GAIN)
 
     def forward(self, x: Tensor, memory: Tensor, real: Tensor | None = None) -> Tensor:
         """Attend from whole sequences to a memory, for other models; stacks `read` and `step`.

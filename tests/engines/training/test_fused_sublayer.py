@@ -43,14 +43,20 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
-from heedful.nn.bias_spec import AlibiSpec
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mixer import Context, Memory, Reordering, build_bias
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, NormSpec, RotarySpec
+from heedful.nn.spec import (
+    AlibiSpec,
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    NormSpec,
+    RotarySpec,
+)
 from tests.reference_parts import GrowingCache
 
 from ...on_processor import on_processor

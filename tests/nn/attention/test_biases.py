@@ -16,16 +16,16 @@ from heedful.nn.attention.relative_positions import (
     T5Bias,
     TransformerXL,
 )
-from heedful.nn.bias_spec import (
+from heedful.nn.bias_spec import TransformerXLSpec
+from heedful.nn.mixer import build_bias
+from heedful.nn.positions import Positions
+from heedful.nn.spec import (
     AlibiSpec,
+    AttentionSpec,
     KerpleSpec,
     RelativeKeysSpec,
     T5BiasSpec,
-    TransformerXLSpec,
 )
-from heedful.nn.mixer import build_bias
-from heedful.nn.positions import Positions
-from heedful.nn.spec import AttentionSpec
 from tests.reference_parts import ExplicitBias
 
 AT = Positions(torch.tensor([[3, 7], [0, 2]]), torch.tensor([[0, 5, 9], [2, 1, 0]]))

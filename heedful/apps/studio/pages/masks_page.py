@@ -16,11 +16,10 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.nn.attention.attend import attention_weights, make_request
 from heedful.nn.attention.relative_positions import Bias
-from heedful.nn.bias_spec import AlibiSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
 from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
 from heedful.nn.mixer import build_bias
 from heedful.nn.positions import NOTHING_HERE, Positions
-from heedful.nn.spec import AttentionSpec
+from heedful.nn.spec import AlibiSpec, AttentionSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
 
 HEAD_WIDTH = 16
 _SEED = 1

@@ -14,9 +14,9 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import ModelError, suggest
 from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
-from heedful.nn.bias_spec import T5BiasSpec
 from heedful.nn.positions import LearnedPositions, Positions, Rotary, SinusoidalPositions
-from heedful.nn.spec import RotarySpec
+from heedful.nn.rotary_frequencies import frequencies
+from heedful.nn.spec import RotarySpec, T5BiasSpec
 
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160
@@ -215,10 +215,10 @@ _BEYOND = {
 
 
 def _angles(request: BeyondRequest) -> dict[str, Any]:
-    plain = RotarySpec().frequencies(request.width)  # a sinusoid has the same angles
+    plain = frequencies(RotarySpec(), request.width)  # a sinusoid has the same angles
     used = plain
     if request.scheme == "rotary":
-        used = _rotary_spec(request).frequencies(request.width)
+        used = frequencies(_rotary_spec(request), request.width)
     last = request.times * request.trained
     step = max(1, math.ceil(last / _COLUMNS))
     places = list(range(0, last + 1, step))

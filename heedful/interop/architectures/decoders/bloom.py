@@ -7,8 +7,7 @@ from typing import Any
 from heedful.interop.config_fields import Fields
 from heedful.interop.plain_decoders import Part, PlainDecoder
 from heedful.models.model_spec import CausalLMSpec
-from heedful.nn.bias_spec import AlibiSpec
-from heedful.nn.spec import NormSpec
+from heedful.nn.spec import AlibiSpec, NormSpec
 
 
 def _further(fields: Fields, head_width: int, length: int) -> Part:

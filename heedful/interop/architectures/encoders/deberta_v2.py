@@ -125,8 +125,8 @@ class DebertaNames(BertNames):
 
 def _bias_of(spec: EncoderSpec) -> DisentangledSpec:
     """Return the bias of a model; a default one, which differs, of a model with another."""
-    bias = spec.encoder.block.self_attention.position_bias
-    return bias if isinstance(bias, DisentangledSpec) else DisentangledSpec()
+    bias: Any = spec.encoder.block.self_attention.position_bias
+    return bias if bias is not None and bias.kind == "disentangled" else DisentangledSpec()
 
 
 ARCHITECTURE = DebertaNames(

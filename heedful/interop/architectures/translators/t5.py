@@ -20,8 +20,14 @@ from heedful.interop.tensor_table import (
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Causal, Everything
-from heedful.nn.bias_spec import T5BiasSpec
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
+from heedful.nn.spec import (
+    AttentionSpec,
+    EmbeddingSpec,
+    FeedForwardSpec,
+    NormSpec,
+    PositionSpec,
+    T5BiasSpec,
+)
 
 _HEAD = "lm_head.weight"
 _ACTIVATIONS: dict[str, Activation] = {
