@@ -114,6 +114,7 @@ def write(run_directory: Path, name: str, lines: Sequence[str]) -> Path:
 
 
 def test_scores(run_directory: Path, test: Path) -> dict[str, Any]:
+    """Return the scores of a run's model on a file, and how many examples it has."""
     told = json.loads(heedful(["evaluate", str(run_directory), "--data", str(test), "--json"]))
     scores = {name: score["score"] for name, score in told["scores"].items()}
     counts = {name: told[name] for name in ("texts", "sentences") if name in told}

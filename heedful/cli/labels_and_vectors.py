@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from heedful.cli.encoder_verbs import EncoderVerb, Items, run, write_results
 from heedful.cli.flags import ModelPath, positions_of
-from heedful.cli.text_io import OneText, Output, chunks, one_line
+from heedful.cli.text_io import OneText, Output, chunks, one_line, terminal
 from heedful.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 Result = TypeVar("Result")
+
+_SHOTS = 4
 
 IMAGE_CHUNK = 64
 """Maximum number of images in memory."""
@@ -40,6 +42,10 @@ def classify(
     top: int | None = None,
     labels: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
     template: str | None = None,
+    examples: Path | None = None,
+    shots: int | None = None,
+    seed: int | None = None,
+    calibrate: bool = False,
     items: Items = Items(),
     output: Output = Output(),
 ) -> None:
@@ -51,7 +57,9 @@ def classify(
 
     For a model of images, an input line is the name of an image file, and the output line begins
     with that name: as the first column, or as `image` with --json. A model of images and texts
-    labels images by the nearest of the texts that --labels gives.
+    labels images by the nearest of the texts that --labels gives. A causal language model that was
+    not trained to label chooses the likelier of --labels after a text in --template, alone or after
+    labelled --examples.
 
     For example:
 
@@ -60,13 +68,23 @@ def classify(
         heedful classify animals cat.png dog.jpg --top 3
         heedful classify animals folder --json
         heedful classify clip cat.png --labels cat dog --template "a photo of a {}"
+        heedful classify english "A warm, funny film." --labels bad good --template
+            "{text} This is {label}."
 
     Args:
         what: Text to label, or images: PNG and JPEG files, folders of them, or IDX files. If none,
             the lines of --input are read.
         top: Number of most probable labels for each item; 1 if unset, or all with --json.
-        labels: Labels to choose from, at least two; for models of images and texts.
-        template: Text of a label, with {} in its place; the label itself if unset.
+        labels: Labels to choose from, at least two; for language models, and models of images and
+            texts.
+        template: Text of a label, with {} in its place; the label itself if unset. For a language
+            model, the prompt with {text} and {label}; "{text} It is {label}." if unset.
+        examples: File of labelled texts, as for training, some of which stand before each text that
+            a language model labels.
+        shots: Number of --examples before each text, as far as they fit; 4 if unset.
+        seed: Seed of the draw of --examples; 1 if unset.
+        calibrate: Divide the likelihood of a label by the one that it has after an empty text: some
+            words are likely after any (Zhao 2021).
     """
     if top is not None and top < 1:
         raise ConfigError("The number of labels must be at least 1", where=f"--top {top}")
@@ -77,12 +95,8 @@ def classify(
     chosen: dict[str, Any] = {"labels": list(labels)} if kind == "two_towers" else {}
     if template is not None:
         chosen["template"] = template
-    if (labels or template) and kind != "two_towers":
-        raise UserError(
-            "The model has labels of its own; only models of images and texts choose among others",
-            where="--labels" if labels else "--template",
-            remedy="Leave it out",
-        )
+    shown = {"--examples": examples, "--shots": shots, "--seed": seed}
+    _check_choice(kind, labels, template, shown, calibrate)
     if spec.reads in ("images", "images_and_texts"):
         # Any other kind is refused by the pipeline of classifiers, which names what it needs.
         kind = kind if kind == "two_towers" else "vision"
@@ -103,7 +117,87 @@ def classify(
         )
     plain, fields = partial(_plain, top=top), partial(_fields, top=top)
     verb = EncoderVerb("classify", "sequence", _classify, plain, fields)
-    run(verb, model, what[0] if what else None, items, output, {"top": top})
+    settings: dict[str, Any] = {"top": top}
+    if kind == "causal_lm":
+        settings |= {"labels": list(labels), "template": template, "examples": examples}
+        settings |= {"shots": shots, "seed": seed, "calibrate": calibrate}
+        by_likelihood = _by_likelihood(labels, template, examples, shots, seed, calibrate)
+        verb = EncoderVerb("classify", None, by_likelihood, plain, fields, partial(_load, kind))
+    run(verb, model, what[0] if what else None, items, output, settings)
+
+
+def _check_choice(
+    kind: str,
+    labels: tuple[str, ...],
+    template: str | None,
+    shown: Mapping[str, Any],
+    calibrate: bool,
+) -> None:
+    """Refuse flags of a choice among labels that a model does not make.
+
+    Raises:
+        UserError: naming the flag.
+    """
+    of_prompts = {**shown, "--calibrate": calibrate or None}
+    given = {"--labels": labels or None, "--template": template, **of_prompts}
+    flag = next((name for name, value in given.items() if value is not None), None)
+    if flag is not None and kind not in ("two_towers", "causal_lm"):
+        raise UserError(
+            "The model has labels of its own; only language models, and models of images and "
+            "texts, choose among others",
+            where=flag,
+            remedy="Leave it out",
+        )
+    flag = next((name for name, value in of_prompts.items() if value is not None), None)
+    if flag is not None and kind == "two_towers":
+        raise UserError("Only a language model has prompts", where=flag, remedy="Leave it out")
+    flag = next((name for name, value in shown.items() if value is not None), None)
+    if flag is not None and shown["--examples"] is None:
+        raise UserError(
+            "There is nothing to show before a text", where=flag, remedy="Add --examples FILE"
+        )
+    if kind == "causal_lm" and not labels:
+        raise UserError(
+            "A language model has no labels of its own",
+            where="heedful classify",
+            remedy="Add --labels with the words to choose from, or fine-tune it: heedful train RUN "
+            "--task classify --init MODEL",
+        )
+
+
+def _by_likelihood(
+    labels: tuple[str, ...],
+    template: str | None,
+    examples: Path | None,
+    shots: int | None,
+    seed: int | None,
+    calibrate: bool,
+) -> Callable[[Any, list[str], EncodingOptions], list[list[Label]]]:
+    """Return a function that labels lines by the likelihood of label words."""
+    from heedful.apps.evaluation.label_words import (
+        TEMPLATE,
+        LabelPrompt,
+        classify_by_likelihood,
+        read_examples,
+    )
+
+    solved = () if examples is None else read_examples(examples, labels)
+    count = 0 if examples is None else min(_SHOTS, len(solved)) if shots is None else shots
+    seed = 1 if seed is None else seed
+    prompt = LabelPrompt(labels, template or TEMPLATE, solved, count, seed, calibrate)
+
+    def predict(pipeline: Any, lines: list[str], options: EncodingOptions) -> list[list[Label]]:
+        with terminal() as events:
+            return classify_by_likelihood(
+                pipeline,
+                lines,
+                prompt,
+                first=options["first_line"],
+                batch_tokens=options["batch_tokens"],
+                warn=events.warn,
+            )
+
+    return predict
 
 
 def _classify(
@@ -266,7 +360,8 @@ def embed(
         lambda pipeline, lines, options: list(pipeline.embed(lines, **chosen, **options)),
         _numbers,
         _vector_fields,
-        partial(_load, kind),
+        # Any other kind is refused by the pipeline of encoders, which names what it needs.
+        partial(_load, kind if kind == "two_towers" else "encoder"),
     )
     run(verb, model, text, items, output, settings)
 
@@ -274,8 +369,7 @@ def embed(
 def _load(kind: str, model: Path, **options: Any) -> Any:
     from heedful.pipelines.any_pipeline import loaded_as
 
-    # Any other kind is refused by the pipeline of encoders, which names what it needs.
-    return loaded_as(kind if kind == "two_towers" else "encoder", model, **options)
+    return loaded_as(kind, model, **options)
 
 
 def _numbers(vector: np.ndarray) -> str:

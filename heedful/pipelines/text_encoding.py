@@ -343,7 +343,9 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
         """
         if pooling is None:
             if "refusal" in self.pooling:
-                raise ModelError(self.pooling["refusal"], remedy="Name a pooling: first, last, mean, max")
+                raise ModelError(
+                    self.pooling["refusal"], remedy="Name a pooling: first, last, mean, max"
+                )
             pooling = self.pooling.get("mode", "mean")
         if pooling not in get_args(Pooling):
             raise ConfigError(

@@ -33,11 +33,13 @@ def test_the_states_are_those_of_the_language_model(tied: str, positions: str) -
     options = shape(share_embeddings=tied, positions=positions)
     model = build_model(causal_lm_spec(options, tokenizer.size, 12)).eval()
     encoder, pair = load_reader(model, TokenizerPair(tokenizer, tokenizer))
-    assert pair is not None and pair.source.first == (tokenizer.bos,)
+    assert pair is not None
+    assert pair.source.first == (tokenizer.bos,)
     ids = torch.randint(4, tokenizer.size, (2, 7))
     positions_of = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, -1, -1, -1]])
     theirs, ours = model(ids, positions_of), encoder(ids, positions_of)
-    assert torch.equal(theirs[0], ours[0]) and torch.equal(theirs[1, :4], ours[1, :4])
+    assert torch.equal(theirs[0], ours[0])
+    assert torch.equal(theirs[1, :4], ours[1, :4])
 
 
 def test_last_states_are_found_with_padding_on_either_side() -> None:

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -179,13 +180,9 @@ def choose(
     Raises:
         DataError: when a question is longer than the model's texts.
     """
-    rows = [_ids(pipeline, each, n) for each in questions for n in range(len(each.choices))]
-    likelihoods = _likelihoods(pipeline, rows, batch_tokens or BATCH_TOKENS, progress)
+    likelihoods = answer_likelihoods(pipeline, questions, batch_tokens, progress)
     right: dict[str, list[float]] = {name: [] for name in _SHARES}
-    first = 0
-    for each in questions:
-        here = likelihoods[first : first + len(each.choices)]
-        first += len(each.choices)
+    for each, here in zip(questions, likelihoods, strict=True):
         sizes = [len(choice.encode()) for choice in each.choices]
         values = (here, [value / size for value, size in zip(here, sizes, strict=True)])
         for name, scores in zip(_SHARES, values, strict=True):
@@ -197,15 +194,43 @@ def choose(
     return ChoiceScores(**intervals, chance=chance, questions=len(questions))
 
 
+def answer_likelihoods(
+    pipeline: GenerationPipeline,
+    questions: Sequence[ChoiceQuestion],
+    batch_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> list[list[float]]:
+    """Return the log-probability of each answer of each question in nats.
+
+    Args:
+        pipeline: causal language model of texts.
+        questions: questions, with examples before them or not.
+        batch_tokens: positions of a batch.
+        progress: receiver of (done, total) answers.
+
+    Raises:
+        DataError: when a question is longer than the model's texts.
+    """
+    rows = [_checked_ids(pipeline, each, n) for each in questions for n in range(len(each.choices))]
+    likelihoods = iter(_likelihoods(pipeline, rows, batch_tokens or BATCH_TOKENS, progress))
+    return [list(islice(likelihoods, len(each.choices))) for each in questions]
+
+
 def _spaced(prompt: str, choice: str) -> str:
     """Return an answer with a space before it where neither text has one."""
     return choice if not prompt or prompt[-1].isspace() or choice[0].isspace() else f" {choice}"
 
 
-def _ids(
+def choice_ids(
     pipeline: GenerationPipeline, question: ChoiceQuestion, choice: int
 ) -> tuple[list[int], int]:
-    """Return the ids of a prompt with an answer, and how many of them are the prompt's."""
+    """Return the ids of a prompt with an answer, and how many of them are the prompt's.
+
+    Args:
+        pipeline: causal language model of texts.
+        question: question with its answers.
+        choice: index of the answer.
+    """
     tokenizer = pipeline.tokenizer
     alone, whole = (
         prompt_ids(tokenizer, text) for text in (question.prompt, question.text(choice))
@@ -215,6 +240,15 @@ def _ids(
         (i for i, (a, b) in enumerate(zip(alone, whole, strict=False)) if a != b),
         min(len(alone), len(whole)),
     )
+    # A first token is predicted by nothing before it.
+    return whole, max(1, min(shared, len(whole) - 1))
+
+
+def _checked_ids(
+    pipeline: GenerationPipeline, question: ChoiceQuestion, choice: int
+) -> tuple[list[int], int]:
+    """Return the result of `choice_ids`, which must fit into the model's texts."""
+    whole, start = choice_ids(pipeline, question, choice)
     longest = pipeline.spec.longest_text
     if longest is not None and len(whole) > longest:
         raise DataError(
@@ -222,8 +256,7 @@ def _ids(
             where=question.where,
             remedy="Shorten it, put fewer examples before it, or take another model",
         )
-    # A first token is predicted by nothing before it.
-    return whole, max(1, min(shared, len(whole) - 1))
+    return whole, start
 
 
 def _likelihoods(

@@ -5,10 +5,10 @@ A masked language model has a pseudo-likelihood (Salazar 2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -274,40 +274,85 @@ def pseudo_likelihood(
         ConfigError: when a window has no room for a token.
         DataError: when there is no text.
     """
-    pipeline.require("masked_lm")
-    tokenizer, mask = pipeline.tokenizer, pipeline.tokenizer.mask
-    if mask is None:
-        raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
-    length = longest_input(pipeline.spec) or DEFAULT_LENGTH if length is None else length
-    # The special tokens of every window take up room.
-    room = length - len(tokenizer.first) - len(tokenizer.last)
-    if room < 1:
-        raise ConfigError(f"There is no room for a token in {length}", where="length")
-    framed = FramedTexts.of(tokenizer, texts)
+    reading = MaskedReading.of(pipeline, length)
+    framed = FramedTexts.of(pipeline.tokenizer, texts)
     tokens = sum(framed.predictions) - len(texts)  # end tokens are not predicted
     total, done = 0.0, 0  # nats; tokens
     for ids in framed.ids:
-        # The begin and end token of a causal language model are left out.
-        for start in range(1, len(ids) - 1, room):
-            part = ids[start : min(start + room, len(ids) - 1)]
-            total += _hidden_loss(pipeline, part, mask, batch_tokens)
-            done += len(part)
+        for losses in reading.losses(ids, batch_tokens):
+            total += sum(losses)
+            done += len(losses)
             if progress is not None:
                 progress(done, tokens)
-    return TextLikelihood(total, tokens, **framed.facts, length=length, stride=room, pseudo=True)
+    sizes = {"length": reading.length, "stride": reading.room}
+    return TextLikelihood(total, tokens, **framed.facts, **sizes, pseudo=True)
 
 
-def _hidden_loss(
+@dataclass(frozen=True)
+class MaskedReading:
+    """The windows in which a masked model reads texts.
+
+    Args:
+        pipeline: masked language model.
+        mask: id of the mask token.
+        length: maximum number of tokens of an input, including special tokens.
+        room: the same without special tokens.
+    """
+
+    pipeline: EncoderPipeline
+    mask: int
+    length: int
+    room: int
+
+    @classmethod
+    def of(cls, pipeline: EncoderPipeline, length: int | None) -> Self:
+        """Check a model, and return the windows in which it reads.
+
+        Args:
+            pipeline: masked language model.
+            length: maximum number of tokens of an input; the model's if None.
+
+        Raises:
+            ModelError: when the model cannot fill masks.
+            ConfigError: when a window has no room for a token.
+        """
+        pipeline.require("masked_lm")
+        tokenizer, mask = pipeline.tokenizer, pipeline.tokenizer.mask
+        if mask is None:
+            raise ConfigError(
+                "The model's tokenizer has no mask token", remedy="Give a masked model"
+            )
+        length = longest_input(pipeline.spec) or DEFAULT_LENGTH if length is None else length
+        # The special tokens of every window take up room.
+        room = length - len(tokenizer.first) - len(tokenizer.last)
+        if room < 1:
+            raise ConfigError(f"There is no room for a token in {length}", where="length")
+        return cls(pipeline, mask, length, room)
+
+    def losses(self, ids: Sequence[int], batch_tokens: int) -> Iterator[list[float]]:
+        """Yield the losses of the tokens of each window of a text in nats.
+
+        Args:
+            ids: ids of a text between the begin and end token of a causal language model, which
+                are left out.
+            batch_tokens: positions of a batch.
+        """
+        for start in range(1, len(ids) - 1, self.room):
+            part = ids[start : min(start + self.room, len(ids) - 1)]
+            yield _hidden_losses(self.pipeline, part, self.mask, batch_tokens)
+
+
+def _hidden_losses(
     pipeline: EncoderPipeline, ids: Sequence[int], mask: int, batch_tokens: int
-) -> float:
-    """Return the summed loss of tokens in nats, each predicted while it alone is hidden."""
+) -> list[float]:
+    """Return the losses of tokens in nats, each predicted while it alone is hidden."""
     whole = frame(pipeline.tokenizer, ids)
     items = [
         EncoderInput((*whole.ids[:place], mask, *whole.ids[place + 1 :]), whole.first, whole.second)
         for place in range(whole.first, whole.first + len(ids))
     ]
     right = torch.tensor(ids, device=pipeline.engine.embedding.weight.device)
-    total = 0.0
+    found = [0.0] * len(ids)
     with pipeline.computing():
         for batch in encode(
             pipeline.engine, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
@@ -317,5 +362,7 @@ def _hidden_loss(
             states = batch.states[torch.arange(len(rows)), rows + whole.first]
             # The head runs on the hidden tokens only: 1 / L of the cost of all positions.
             logits = pipeline.engine.masked_lm_logits(states).float()
-            total += float(functional.cross_entropy(logits, right[rows], reduction="sum"))
-    return total
+            losses = functional.cross_entropy(logits, right[rows], reduction="none").double()
+            for number, loss in zip(batch.numbers, losses.tolist(), strict=True):
+                found[number] = loss
+    return found
