@@ -90,6 +90,20 @@ def test_a_reference_in_another_spelling_is_named(run, tmp_path) -> None:
     assert "spelling" not in run("evaluate", ours, "--reference", ours).err
 
 
+def test_the_prefix_of_a_task_stands_before_each_source(run, model, texts, monkeypatch) -> None:
+    read: list[str] = []
+
+    def translate(system: Path, sources: list[str], *_: object) -> list[str]:
+        read.extend(sources)
+        return sources
+
+    monkeypatch.setattr("heedful.cli.evaluate.translate_all", translate)
+    flags = ("--source", texts["source"], "--task-prefix", "say: ")
+    done = run("evaluate", model, *flags, "--reference", texts["reference"])
+    assert done.status == 0, done.err
+    assert read == ["say: abc de"] * 30
+
+
 def test_two_systems(run, texts) -> None:
     asked = (
         "--reference",

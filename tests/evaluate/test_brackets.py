@@ -49,6 +49,12 @@ def test_f1(output, score):
     assert f1(output) == pytest.approx(score)
 
 
+def test_a_bracket_around_punctuation_does_not_count():
+    gold = "(S (NP (NN Rain)) (PRN (, ,)))"
+    assert f1("(S (NP (X Rain)) (X ,))", gold) == 100
+    assert f1("(S (NP (X Rain)) (VP (X ,)))", gold) == 100
+
+
 def test_f1_is_that_of_all_brackets_together():
     right, wrong = "(S (NP (X a)) (VP (X b)))", "(S (X c))"
     found = corpus_scores([right, wrong], [right, "(NP (X c))"], ("bracket_f1",))["bracket_f1"]

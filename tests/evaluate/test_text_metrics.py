@@ -44,6 +44,10 @@ def test_answers_are_compared_as_by_squad():
     assert score("answer_f1", outputs, right, other) == pytest.approx(100 * (1 + 2 / 3) / 2)
 
 
+def test_an_empty_line_of_a_further_file_is_no_answer():
+    assert score("answer_exact", ["", ""], ["cat", ""], ["", ""]) == 50
+
+
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
