@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from heedful.device import Precision
 from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import DataError
-from heedful.models.images.autoencoder import Autoencoder
+from heedful.models.images.autoencoder import Autoencoder, code_perplexity, used_codes
 from heedful.nn.patches import denormalized
 from heedful.pipelines.batching import check_is_list
 from heedful.pipelines.image_input import BATCH_TOKENS, ImageInput, Picture, pictures_of
@@ -20,6 +21,8 @@ from heedful.pipelines.text_pipeline import ModelPipeline, checked
 
 Codes = npt.NDArray[np.int64]
 """The codes of an image [s, s], row by row."""
+
+_AT_ONCE = 1000  # images in memory
 
 
 class CodePipeline(ModelPipeline[Autoencoder]):
@@ -87,6 +90,41 @@ class CodePipeline(ModelPipeline[Autoencoder]):
 
         found = self._input.in_batches(len(grids), run, None, batch_tokens)
         return [picture for batch in found for picture in pictures_of(batch)]
+
+    def distortion(self, images: Sequence[Picture]) -> dict[str, float]:
+        """Return how far images come back from their codes, and how evenly codes are used.
+
+        Args:
+            images: files or pixels, at least one.
+
+        Returns:
+            The mean squared error of pixels between 0 and 1, the ratio of signal to noise in
+            decibels, the number of codes that occur, and the perplexity of their distribution,
+            which is their number if all are equally frequent.
+
+        Raises:
+            DataError, ConfigError: as `encode` does.
+        """
+        total = pixels = 0.0
+        counts = torch.zeros(self.spec.codes, dtype=torch.float64)
+        for start in range(0, len(images), _AT_ONCE):
+            part = images[start : start + _AT_ONCE]
+            codes = self.encode(part)
+            counts += torch.bincount(
+                torch.from_numpy(np.stack(codes)).flatten(), minlength=len(counts)
+            )
+            # In the model's size, which is that of the answers.
+            given = pictures_of(torch.from_numpy(self._input.squares(part)))
+            for known, found in zip(given, self.decode(codes), strict=True):
+                error = (known.astype(np.float64) - found) / 255
+                total, pixels = total + float((error**2).sum()), pixels + error.size
+        error = total / pixels
+        return {
+            "mean_squared_error": error,
+            "signal_to_noise": -10 * math.log10(max(error, 1e-12)),
+            "codes_used": used_codes(counts),
+            "code_perplexity": code_perplexity(counts),
+        }
 
     def checked_codes(self, value: object, where: str) -> Codes:
         """Return the codes of an image as an array [s, s].

@@ -12,18 +12,25 @@ import torch
 from torch import Tensor
 
 import heedful
+from heedful.cli.main import main
 from heedful.data.encoded_images import ImageBatch
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model, read_weights
-from heedful.models.images.autoencoder import Autoencoder, Reconstruction, nearest
+from heedful.models.images.autoencoder import (
+    Autoencoder,
+    Reconstruction,
+    code_perplexity,
+    nearest,
+    used_codes,
+)
 from heedful.pipelines.image_codes import CodePipeline
 from heedful.train.objective import LossContext, LossSum
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task, prepare_task
-from heedful.train.tasks.autoencoder_loss import AutoencoderObjective, perplexity, used
+from heedful.train.tasks.autoencoder_loss import AutoencoderObjective
 
 from .conftest import noted_losses, short_run
 
@@ -109,6 +116,23 @@ def test_the_pipeline_gives_codes_of_images_and_images_of_codes(files, whole) ->
     assert np.array_equal(np.stack(one_by_one), np.stack(codes))
 
 
+def test_evaluate_measures_what_comes_back(
+    files, whole, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, summary = whole
+    assert main(["evaluate", str(run), "--data", files["valid"][0]["file"], "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    scores = {name: each["score"] for name, each in report["scores"].items()}
+    assert report["images"] == 20
+    pipeline, images = heedful.load(run), list(pictures(20, 2))
+    drawn = np.stack(pipeline.decode(pipeline.encode(images))).astype(float)
+    error = np.mean((drawn - np.stack(images)) ** 2) / 255**2
+    assert scores["mean_squared_error"] == pytest.approx(error)
+    assert scores["signal_to_noise"] == pytest.approx(-10 * np.log10(error))
+    assert scores["codes_used"] == summary.scores["codes_used"]
+    assert scores["code_perplexity"] == pytest.approx(summary.scores["code_perplexity"])
+
+
 class Halving(torch.nn.Module):
     """Halves all pixels; the pixels of an image are the vector of its only patch."""
 
@@ -187,10 +211,10 @@ def test_accumulated_batches_are_one_update(tmp_path: Path, files: dict[str, Any
 
 def test_codes_in_use_and_their_perplexity() -> None:
     counts = torch.tensor([5.0, 5.0, 0.0, 5.0, 5.0])
-    assert used(counts) == 4
-    assert perplexity(counts) == pytest.approx(4)
-    assert perplexity(torch.tensor([7.0, 0.0])) == 1
-    assert 1 < perplexity(torch.tensor([9.0, 1.0])) < 2
+    assert used_codes(counts) == 4
+    assert code_perplexity(counts) == pytest.approx(4)
+    assert code_perplexity(torch.tensor([7.0, 0.0])) == 1
+    assert 1 < code_perplexity(torch.tensor([9.0, 1.0])) < 2
 
 
 def test_a_trained_autoencoder_is_trained_further(tmp_path: Path, files, whole) -> None:

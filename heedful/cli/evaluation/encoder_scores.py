@@ -1,4 +1,4 @@
-"""`heedful evaluate --data`: score a classifier, tagger, question answerer or retrieval."""
+"""`heedful evaluate --data`: score a classifier, tagger, question answerer, or model of images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Scored(NamedTuple):
 def evaluate_encoder(
     model: Path, data: Path, columns: TagColumns, running: Running, report: Report
 ) -> None:
-    """Score a classifier, tagger, question answerer or retrieval on a file of examples.
+    """Score a classifier, tagger, question answerer or model of images on a file of examples.
 
     Args:
         model: the model's directory.
@@ -52,8 +52,17 @@ def evaluate_encoder(
     from heedful.interop.hugging_face import describe_any
 
     options = {"device": running.device, "precision": running.precision}
-    if describe_any(model).spec.kind == "two_towers":
+    kind = describe_any(model).spec.kind
+    if kind == "two_towers":
         scored = _retrieval(model, data, running, options)
+    elif kind == "autoencoder":
+        scored = _reconstruction(model, data, options)
+    elif kind == "denoiser":
+        raise ModelError(
+            "A model that draws is judged by its pictures",
+            where=str(model),
+            remedy="Draw some with heedful generate, and label them with heedful classify",
+        )
     else:
         scored = _encoder(load_encoder(model, **options), model, data, columns, running)
     if not report.output.json:
@@ -70,6 +79,21 @@ def _retrieval(model: Path, data: Path, running: Running, loading: Mapping[str, 
     images, captions = pipeline.read({"file": str(data)})
     sizes = {"batch_size": running.batch_size, "batch_tokens": running.positions(pipeline)}
     return _Scored(len(images), "images", pipeline.recall(images, captions, **sizes))
+
+
+def _reconstruction(model: Path, data: Path, loading: Mapping[str, Any]) -> _Scored:
+    import torch
+
+    from heedful.data.corpus_spec import CorpusSpec, ImageSpec
+    from heedful.data.image_files import image_reader
+    from heedful.pipelines.any_pipeline import loaded_as
+    from heedful.pipelines.image_input import pictures_of
+
+    pipeline = loaded_as("autoencoder", model, **loading)
+    size = ImageSpec(size=pipeline.spec.image_size, channels=pipeline.spec.channels)
+    reader = image_reader(CorpusSpec(file=str(data)), size)
+    pictures = [p for each in reader for p in pictures_of(torch.tensor(each.pixels)[None])]
+    return _Scored(len(pictures), "images", pipeline.distortion(pictures))
 
 
 def _encoder(

@@ -169,3 +169,14 @@ def nearest(vectors: Tensor, table: Tensor) -> Tensor:
     """
     # Of unit vectors the nearest has the largest product: |v − t|² = 2 − 2 v·t.
     return (vectors.detach() @ table.detach().T).argmax(-1)
+
+
+def used_codes(counts: Tensor) -> float:
+    """Return the number of codes that occur, from the number of times [K] that each does."""
+    return float((counts > 0).sum())
+
+
+def code_perplexity(counts: Tensor) -> float:
+    """Return the exponential of the entropy of codes from their counts [K]: K if all are equal."""
+    shares = counts / counts.sum()
+    return float(torch.special.entr(shares).sum().exp())

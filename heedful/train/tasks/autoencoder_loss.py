@@ -17,7 +17,12 @@ from heedful.data.encoded_images import ImageBatch, LabelledImages
 from heedful.device import Precision
 from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.task_metrics import scores_by_name
-from heedful.models.images.autoencoder import Reconstruction, nearest
+from heedful.models.images.autoencoder import (
+    Reconstruction,
+    code_perplexity,
+    nearest,
+    used_codes,
+)
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.tasks.image_source import in_order
 from heedful.train.validation import Measure, Measured
@@ -91,18 +96,10 @@ def code_measure(metrics: Sequence[str], images: LabelledImages, size: int) -> M
                 codes = model.encode(batch.images)
             counts += torch.bincount(codes.flatten().cpu(), minlength=len(counts))
             on_batch()
-        own = {"codes_used": lambda: used(counts), "code_perplexity": lambda: perplexity(counts)}
+        own = {
+            "codes_used": lambda: used_codes(counts),
+            "code_perplexity": lambda: code_perplexity(counts),
+        }
         return Measured(scores_by_name(metrics, own, [], []))
 
     return Measure(len(images.labels), score)
-
-
-def used(counts: Tensor) -> float:
-    """Return the number of codes that occur, from the number of times [K] that each does."""
-    return float((counts > 0).sum())
-
-
-def perplexity(counts: Tensor) -> float:
-    """Return the exponential of the entropy of codes from their counts [K]: K if all are equal."""
-    shares = counts / counts.sum()
-    return float(torch.special.entr(shares).sum().exp())
