@@ -105,7 +105,7 @@ class CodePipeline(ModelPipeline[Autoencoder]):
         Raises:
             DataError, ConfigError: as `encode` does.
         """
-        total = pixels = 0.0
+        total, pixels = 0.0, 0
         counts = torch.zeros(self.spec.codes, dtype=torch.float64)
         for start in range(0, len(images), _AT_ONCE):
             part = images[start : start + _AT_ONCE]
@@ -116,8 +116,8 @@ class CodePipeline(ModelPipeline[Autoencoder]):
             # In the model's size, which is that of the answers.
             given = pictures_of(torch.from_numpy(self._input.squares(part)))
             for known, found in zip(given, self.decode(codes), strict=True):
-                error = (known.astype(np.float64) - found) / 255
-                total, pixels = total + float((error**2).sum()), pixels + error.size
+                away = (known.astype(np.float64) - found) / 255
+                total, pixels = total + float((away**2).sum()), pixels + away.size
         error = total / pixels
         return {
             "mean_squared_error": error,
