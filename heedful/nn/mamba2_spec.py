@@ -19,9 +19,7 @@ class Mamba2Spec(CommonPartSpec):
     kind: Literal["mamba2"] = "mamba2"
     num_heads: PositiveInt = Field(description="number of heads")
     head_width: PositiveInt = Field(64, description="channels of a head")
-    num_groups: PositiveInt = Field(
-        1, description="groups of heads, of which each writes and reads alike"
-    )
+    num_groups: PositiveInt = Field(1, description="groups of heads that write and read alike")
     state_size: PositiveInt = Field(128, description="size of the state of a channel")
     convolution: PositiveInt = Field(4, description="kernel width of the convolution")
     bias: bool = Field(False, description="bias vectors of the input and output projections")
@@ -39,4 +37,4 @@ class Mamba2Spec(CommonPartSpec):
     def of_shape(cls, shape: Any, causal: bool) -> Self:
         """Return the mixer of a shape, with inner channels twice as wide as the model."""
         width = max(2 * shape.width // shape.num_heads, 1)
-        return cls(num_heads=shape.num_heads, head_width=width, state_size=16)
+        return cls(num_heads=shape.num_heads, head_width=width, state_size=shape.state_size or 16)

@@ -248,10 +248,10 @@ class ExpertsSpec(Config):
             raise ValueError(
                 "num_experts must be a multiple of num_groups, which groups_per_token cannot exceed"
             )
-        if self.per_token > self.num_experts // self.num_groups * self.groups_per_token:
-            raise ValueError("groups_per_token groups have fewer experts than per_token")
         if self.per_token > self.num_experts:
             raise ValueError(f"per_token {self.per_token} exceeds num_experts {self.num_experts}")
+        if self.per_token > self.num_experts // self.num_groups * self.groups_per_token:
+            raise ValueError("groups_per_token groups have fewer experts than per_token")
         if self.renormalize and self.per_token == 1 < self.num_experts:
             raise ValueError(
                 "per_token = 1 needs renormalize = false: the only weight would always be 1, "

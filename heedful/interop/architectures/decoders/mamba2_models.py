@@ -72,9 +72,7 @@ def _check_limits(fields: Fields) -> None:
     # JSON has no infinity: transformers writes it as a table, older files as a word.
     infinity = ({"__float__": "Infinity"}, float("inf"), "Infinity")
     if limits is not None and not (limits[0] == 0 and limits[1] in infinity):
-        raise fields.wrong(
-            "time_step_limit", "Heedful bounds no step sizes: 0 and infinity are read"
-        )
+        raise fields.wrong("time_step_limit", "steps without bounds are needed, 0 and infinity")
 
 
 def _mixer(spec: CausalLMSpec) -> Any:

@@ -18,10 +18,8 @@ from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.bias_spec import DisentangledSpec
 from heedful.nn.spec import PositionSpec
 
-_TERMS: Mapping[str, Literal["content_to_position", "position_to_content"]] = {
-    "c2p": "content_to_position",
-    "p2c": "position_to_content",
-}
+_Term = Literal["content_to_position", "position_to_content"]
+_TERMS: Mapping[str, _Term] = {"c2p": "content_to_position", "p2c": "position_to_content"}
 _BIAS = "self_attention.position_bias"
 # Names of the maps of distances where they are not those of contents.
 _OWN_MAPS = {"key": "pos_key_proj", "query": "pos_query_proj"}
