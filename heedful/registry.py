@@ -33,6 +33,7 @@ FAMILIES: Mapping[str, str] = {
 ON_USE: Mapping[str, Mapping[str, str]] = {
     "mixer": {
         "triangle_multiplication": "heedful.nn.pair_mixer_spec:TriangleMultiplicationSpec",
+        "mamba2": "heedful.nn.mamba2_spec:Mamba2Spec",
         "triangle_attention": "heedful.nn.pair_mixer_spec:TriangleAttentionSpec",
     },
     "metric": {

@@ -30,6 +30,7 @@ _OTHERWISE = {
     "xlm_roberta": "xlm-roberta",
     "xlm_roberta_xl": "xlm-roberta-xl",
     "mamba_models": "mamba",
+    "mamba2_models": "mamba2",
     "rwkv_models": "rwkv",
 }
 _MODULES = {

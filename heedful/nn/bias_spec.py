@@ -16,6 +16,11 @@ class TransformerXLSpec(CommonBiasSpec):
     module = "heedful.nn.attention.relative_positions:TransformerXL"
     kind: Literal["transformer_xl"] = "transformer_xl"
 
+    def check_width(self, width: int) -> None:
+        """Refuse odd widths, as sinusoids come in pairs (ValueError)."""
+        if width % 2:
+            raise ValueError(f"width {width} is odd, but sinusoids of transformer_xl come in pairs")
+
 
 class DisentangledSpec(CommonBiasSpec):
     """Products of contents with trained vectors of distances, both ways (DeBERTa, He 2021)."""

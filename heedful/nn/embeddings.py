@@ -158,10 +158,10 @@ class InputEmbedding(nn.Module):
         # The norm stands between the sum and dropout, as in BERT (Devlin 2019).
         if self.norm is not None:
             x = self.norm(x)
-        x = self.dropout(x)
+        dropped: Tensor = self.dropout(x)
         if self.projection is not None:
-            x = self.projection(x)
-        return x
+            dropped = self.projection(dropped)
+        return dropped
 
     def embed(
         self,

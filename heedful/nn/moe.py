@@ -174,7 +174,8 @@ class MixtureOfExperts(nn.Module):
         ranks = groups.topk(count, dim=-1).values.sum(-1)
         best = ranks.topk(self.groups_per_token, dim=-1).indices
         hidden = torch.ones_like(ranks, dtype=torch.bool).scatter(-1, best, False)
-        return groups.masked_fill(hidden[..., None], -math.inf).flatten(-2)
+        choice: Tensor = groups.masked_fill(hidden[..., None], -math.inf)
+        return choice.flatten(-2)
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens in the router and in the experts of each."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from heedful.errors import ModelError
 from heedful.nn.attention.masks import Mask, SameSegment, TokenPositions
-from heedful.nn.rotary_frequencies import frequencies
 from heedful.nn.spec import RotarySpec
 
 if TYPE_CHECKING:
@@ -354,6 +353,8 @@ class Rotary(nn.Module):
 
     def __init__(self, width: int, spec: RotarySpec | None = None) -> None:
         super().__init__()
+        from heedful.nn.rotary_frequencies import frequencies  # not all models rotate
+
         spec = spec or RotarySpec()
         self.spec = spec
         self.layout = spec.layout

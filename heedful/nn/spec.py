@@ -55,6 +55,9 @@ class CommonBiasSpec(Config):
         """Return the bias for a shape's options; see `CommonPartSpec.of_shape`."""
         return cls()
 
+    def check_width(self, width: int) -> None:
+        """Refuse an unsuitable model width with a ValueError; every width is suitable here."""
+
 
 class AlibiSpec(CommonBiasSpec):
     """A penalty linear in distance, a slope per head (Press 2022)."""
@@ -245,10 +248,10 @@ class ExpertsSpec(Config):
             raise ValueError(
                 "num_experts must be a multiple of num_groups, which groups_per_token cannot exceed"
             )
-        if self.per_token > self.num_experts // self.num_groups * self.groups_per_token:
-            raise ValueError("groups_per_token groups have fewer experts than per_token")
         if self.per_token > self.num_experts:
             raise ValueError(f"per_token {self.per_token} exceeds num_experts {self.num_experts}")
+        if self.per_token > self.num_experts // self.num_groups * self.groups_per_token:
+            raise ValueError("groups_per_token groups have fewer experts than per_token")
         if self.renormalize and self.per_token == 1 < self.num_experts:
             raise ValueError(
                 "per_token = 1 needs renormalize = false: the only weight would always be 1, "
@@ -439,8 +442,8 @@ class AttentionSpec(CommonPartSpec):
         """Refuse heads that do not divide the width and odd widths of sinusoids (ValueError)."""
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
-        if width % 2 and self.position_bias and self.position_bias.kind == "transformer_xl":
-            raise ValueError(f"width {width} is odd, but sinusoids of transformer_xl come in pairs")
+        if self.position_bias is not None:
+            self.position_bias.check_width(width)
 
 
 _OwnPart = (

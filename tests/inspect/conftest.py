@@ -185,6 +185,12 @@ TOYS = {
         "MambaConfig",
         {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
     ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+        | {"num_heads": 4, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
+    ),
     "rwkv": (
         "RwkvForCausalLM",
         "RwkvConfig",

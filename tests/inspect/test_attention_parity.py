@@ -15,7 +15,7 @@ def places(ids):
     return torch.arange(ids.shape[1])[None]
 
 
-WITHOUT_ATTENTION = {"mamba", "rwkv"}
+WITHOUT_ATTENTION = {"mamba", "mamba2", "rwkv"}
 
 
 @pytest.mark.parametrize("name", sorted({*MODEL_TYPES} - WITHOUT_ATTENTION))

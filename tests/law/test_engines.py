@@ -123,6 +123,10 @@ def other(kind: str, **own: Any) -> Case:
     return at(f"decoder.{OWN}.part", {"kind": kind} | own)
 
 
+def mamba2(**own: Any) -> Case:
+    return other("mamba2", **{"num_heads": 4, "head_width": 8, "state_size": 6} | own)
+
+
 def recurrence(kind: str, **own: Any) -> Case:
     sublayer = {"name": "mixer", "part": {"kind": kind} | own}
     return at(f"decoder.{OWN}", sublayer)
@@ -354,6 +358,16 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "convolution": other("mamba", convolution=1),
         "rank": other("mamba", rank=5),
         "bias": other("mamba", bias=True),
+    },
+    "Mamba2Spec": {
+        "kind": mamba2(),
+        "num_heads": mamba2(num_heads=2),
+        "head_width": mamba2(head_width=4),
+        "num_groups": mamba2(num_groups=2),
+        "state_size": mamba2(state_size=3),
+        "convolution": mamba2(convolution=1),
+        "bias": mamba2(bias=True),
+        "norm_epsilon": mamba2(norm_epsilon=0.1),
     },
     "RWKVSpec": {"kind": other("rwkv")},
     "ChannelMixSpec": {
@@ -808,6 +822,7 @@ def concerns(path: str, name: str, field: str) -> bool:
         "LinearAttentionSpec": "part",
         "S4DSpec": "part",
         "MambaSpec": "part",
+        "Mamba2Spec": "part",
         "RWKVSpec": "part",
         "ChannelMixSpec": "part",
         "EluFeaturesSpec": "part",

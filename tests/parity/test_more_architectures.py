@@ -30,6 +30,7 @@ MODERN = {
     **{f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")},
 }
 MAMBA = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "state_size": 4}
+MAMBA2 = {**MAMBA, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 4}
 RWKV = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "layer_norm_epsilon": 1e-3}
 DISTIL = {
     "vocab_size": 40,
@@ -116,6 +117,11 @@ CASES = {
     "mamba, biases, a rank": (
         "MambaForCausalLM",
         MAMBA | {"use_bias": True, "time_step_rank": 3, "conv_kernel": 2, "expand": 3},
+    ),
+    "mamba2": ("Mamba2ForCausalLM", MAMBA2),
+    "mamba2, groups, biases, tied": (
+        "Mamba2ForCausalLM",
+        MAMBA2 | {"n_groups": 2, "use_bias": True, "tie_word_embeddings": True, "conv_kernel": 2},
     ),
     "rwkv": ("RwkvForCausalLM", {**RWKV, "rescale_every": 2, "layer_norm_epsilon": 1e-5}),
     "rwkv, tied": (

@@ -55,7 +55,8 @@ class VisionModel(ImageModel):
             DataError: when the images have another size or number of channels than the spec.
         """
         x = self.patches(images)
-        tokens = [t for t in (self.class_token, self.distillation_token) if t is not None]
+        own = (self.class_token, self.distillation_token)
+        tokens: list[Tensor] = [token for token in own if token is not None]
         if tokens:
             # The parameters are float32 where patches come from a bfloat16 matmul.
             first = torch.stack(tokens).to(x.dtype)

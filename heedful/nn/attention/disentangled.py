@@ -119,4 +119,5 @@ class Disentangled(Bias):
             coarse = (growth * (middle - 1)).ceil().long() + middle
             near = distance.abs() <= middle
             distance = torch.where(near, distance, coarse * distance.sign())
-        return (distance + self.span).clamp(0, 2 * self.span - 1)
+        row: Tensor = (distance + self.span).clamp(0, 2 * self.span - 1)
+        return row

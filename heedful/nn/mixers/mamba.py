@@ -66,10 +66,8 @@ class Mamba(StoredApart, ScanMixer):
             nn.init.zeros_(self.output.bias)
         bound = self.rank**-0.5
         nn.init.uniform_(self.step_size.weight, -bound, bound)
-        low, high = (math.log(step) for step in _STEPS)
-        with torch.no_grad():  # softplus of the bias is the drawn step
-            steps = torch.empty(self.inner).uniform_(low, high).exp()
-            self.step_size.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+        with torch.no_grad():
+            self.step_size.bias.copy_(drawn_step_bias(self.inner))
 
     def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return zeros: inputs of the convolution [rows, K − 1, I], and states [rows, N, I]."""
@@ -90,7 +88,7 @@ class Mamba(StoredApart, ScanMixer):
             joined = torch.cat([past, wide(value)], 1)
             # Inputs of the convolution, not outputs: a step sees the K − 1 tokens before it.
             past = tokens.latest(joined, past.shape[1]) if past.shape[1] else past
-            u = F.silu(self._convolve(joined, tokens))
+            u = F.silu(convolve(joined, tokens, self.taps, self.taps_bias))
         selected = self.selection(u.to(x.dtype))
         rank, size = self.rank, self.spec.state_size
         ranks, b, c = selected.split([rank, size, size], -1)
@@ -121,14 +119,32 @@ class Mamba(StoredApart, ScanMixer):
         small = self.rank + 4 * self.spec.state_size
         return Saved(2 * self.inner + small, 0, 10 * self.inner)
 
-    def _convolve(self, joined: Tensor, tokens: Tokens) -> Tensor:
-        """Convolve each channel with its K taps, [B, K − 1 + L, I] to [B, L, I]."""
-        taps = wide(self.taps)
-        # Lag by lag and not `conv1d`: `before` knows where packed sequences begin.
-        y = wide(self.taps_bias) + tokens.before(joined, 0) * taps[:, -1]
-        for lag in range(1, self.spec.convolution):
-            y = torch.addcmul(y, tokens.before(joined, lag), taps[:, -1 - lag])
-        return y
+
+def drawn_step_bias(count: int) -> Tensor:
+    """Return biases [count] whose softplus are step sizes drawn log-uniformly."""
+    low, high = (math.log(step) for step in _STEPS)
+    steps = torch.empty(count).uniform_(low, high).exp()
+    return steps + torch.log(-torch.expm1(-steps))
+
+
+def convolve(joined: Tensor, tokens: Tokens, taps: Tensor, bias: Tensor) -> Tensor:
+    """Convolve each channel with its taps.
+
+    Args:
+        joined: [B, K − 1 + L, C], earlier tokens in front of those of this pass.
+        tokens: real tokens, and first tokens of sequences.
+        taps: [C, K].
+        bias: [C].
+
+    Returns:
+        [B, L, C].
+    """
+    taps = wide(taps)
+    # Lag by lag and not `conv1d`: `before` knows where packed sequences begin.
+    y = wide(bias) + tokens.before(joined, 0) * taps[:, -1]
+    for lag in range(1, taps.shape[1]):
+        y = torch.addcmul(y, tokens.before(joined, lag), taps[:, -1 - lag])
+    return y
 
 
 def _scan_token(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from heedful.config import PlainActivation
+from heedful.config import Activation, PlainActivation
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.rewrites import (
@@ -197,9 +197,9 @@ class BertNames:
     def _number(self, fields: Fields, name: str, default: float) -> float:
         return fields.number(self._key(name), self.usual.get(name, default))
 
-    def _activation(self, fields: Fields) -> PlainActivation:
+    def _activation(self, fields: Fields) -> Activation:
         usual = self.usual.get("hidden_act", "gelu")
-        return fields.choice(self._key("hidden_act"), ACTIVATIONS, usual)  # type: ignore[return-value]
+        return fields.choice(self._key("hidden_act"), ACTIVATIONS, usual)
 
     def _key(self, name: str) -> str:
         """Return their name of a setting that BERT calls by a name."""

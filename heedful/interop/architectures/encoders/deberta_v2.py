@@ -6,8 +6,9 @@ Here each layer has copies, so a DeBERTa that was trained further is refused as 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from heedful.interop.architecture import Names
 from heedful.interop.architectures.encoders.bert import NAMES, BertNames
@@ -17,7 +18,8 @@ from heedful.models.encoder_spec import EncoderSpec
 from heedful.nn.bias_spec import DisentangledSpec
 from heedful.nn.spec import PositionSpec
 
-_TERMS = {"c2p": "content_to_position", "p2c": "position_to_content"}
+_Term = Literal["content_to_position", "position_to_content"]
+_TERMS: Mapping[str, _Term] = {"c2p": "content_to_position", "p2c": "position_to_content"}
 _BIAS = "self_attention.position_bias"
 # Names of the maps of distances where they are not those of contents.
 _OWN_MAPS = {"key": "pos_key_proj", "query": "pos_query_proj"}
@@ -66,7 +68,7 @@ class DebertaNames(BertNames):
             num_buckets=buckets if buckets > 0 else farthest,
             max_distance=farthest if buckets > 0 else None,
             norm_epsilon=self._epsilon(fields) if "layer_norm" in norms else None,
-            terms="both" if len(found) == 2 else _TERMS[found[0]],  # type: ignore[arg-type]
+            terms="both" if len(found) == 2 else _TERMS[found[0]],
         )
 
     def _write(self, spec: EncoderSpec) -> dict[str, Any]:
