@@ -119,7 +119,7 @@ def embed(
     model: Any,
     texts: Sequence[str],
     *,
-    pooling: Literal["first", "mean", "max"] | None = None,
+    pooling: Literal["first", "last", "mean", "max"] | None = None,
     normalize: bool | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return a vector for each text; `heedful.load(MODEL).embed` does so for a loaded encoder.
@@ -133,7 +133,7 @@ def embed(
         [texts, D] float32.
 
     Raises:
-        ModelError: when the model is no encoder of text.
+        ModelError: when the model is no encoder of text and no language model.
         ConfigError, DataError: as `EncoderPipeline.embed` does.
     """
     from heedful.pipelines.any_pipeline import loaded_as

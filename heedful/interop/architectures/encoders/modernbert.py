@@ -128,7 +128,7 @@ def _read_rotary(fields: Fields, kind: str, length: int) -> RotarySpec:
 def _write(spec: EncoderSpec) -> dict[str, Any]:
     blocks = spec.encoder.blocks
     attention, network = blocks[0].self_attention, blocks[0].feedforward
-    head: Any = next(iter(spec.heads), None)
+    head: Any = spec.head("masked_lm")  # other heads are refused, by what is nearest
     masks: list[Any] = [block.self_attention.mask for block in blocks]
     size = next((mask.size for mask in masks if mask.kind == "window"), 65)
     kinds = [SLIDING if mask.kind == "window" else FULL for mask in masks]
@@ -138,7 +138,7 @@ def _write(spec: EncoderSpec) -> dict[str, Any]:
         for kind, block in zip(kinds, blocks, strict=True)
     }
     return {
-        "architectures": ["ModernBertForMaskedLM" if spec.heads else "ModernBertModel"],
+        "architectures": ["ModernBertForMaskedLM" if head else "ModernBertModel"],
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,
         "intermediate_size": network.width,
