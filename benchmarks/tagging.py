@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from encoders import Corpora, parse_arguments, read_lines, run, write
-from trees import leaves
+
+from heedful.evaluate.brackets import read_tree
 
 VALID = 500
+BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+"""Words that stand for brackets in trees."""
 
 
 def main() -> None:
@@ -35,7 +38,11 @@ def main() -> None:
 
 def _columns(trees: Sequence[str]) -> list[str]:
     """A word and its tag a line, and an empty line after each sentence."""
-    return ["".join(f"{word}\t{tag}\n" for word, tag in leaves(tree)) for tree in trees]
+    leaves = [read_tree(tree).leaves() for tree in trees]
+    return [
+        "".join(f"{BRACKETS.get(leaf.word or '', leaf.word)}\t{leaf.label}\n" for leaf in each)
+        for each in leaves
+    ]
 
 
 if __name__ == "__main__":

@@ -55,8 +55,11 @@ def main() -> None:
     folder = arguments.run or Path("runs") / NAME
     folder.mkdir(parents=True, exist_ok=True)
     rows = [measured(arguments, name, folder, out) for name in arguments.runs]
-    # Without training: once for all runs that are asked for one by one.
-    beside = baselines(arguments) if len(rows) == len(choices) else {}
+    # Kept, as runs may be asked for one by one.
+    kept = out / "beside.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(baselines(arguments), indent=2) + "\n", encoding="utf-8")
+    beside = json.loads(kept.read_text(encoding="utf-8"))
     command = "python benchmarks/text_to_text.py --data DIR"
     write_result(out, command, arguments.extra, started, runs=rows, beside=beside)
 

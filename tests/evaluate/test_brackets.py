@@ -77,6 +77,22 @@ def test_what_is_no_tree(text, problem):
         read_tree(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("( (S (NN a)) )", [("a", "NN")]),  # the outermost bracket may have no label
+        (
+            "(X (-LRB- -LRB-) (-RRB- ]) (NN -x-))",
+            [("-LRB-", "-LRB-"), ("]", "-RRB-"), ("-x-", "NN")],
+        ),
+        ("(S (NP (-NONE- *T*-1)) (NN b))", [("b", "NN")]),
+        ("(S\n\t(NN  \u00e9)(. .))", [("\u00e9", "NN"), (".", ".")]),
+    ],
+)
+def test_words_and_tags(text, words):
+    assert [(leaf.word, leaf.label) for leaf in read_tree(text).leaves()] == words
+
+
 def trees() -> st.SearchStrategy[Tree]:
     words = st.sampled_from(["a", "-x-", "3"]).map(lambda word: Tree("X", word=word))
     inner = st.recursive(
