@@ -40,7 +40,7 @@ def write_forecasts(
 
     Args:
         pipeline: model of time series.
-        reading: how it reads them.
+        reading: bins, context and horizon of its training.
         series: file as for training, whose last values are read.
         output_file: file for the lines; standard output if None.
         options: settings of the search by name, such as a temperature or a seed.
