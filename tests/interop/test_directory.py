@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,43 @@ def test_every_architecture_is_one(model_type) -> None:
     wrong = dict.fromkeys(("hidden_size", "n_embd", "d_model"), "wide")
     with pytest.raises(ModelError, match=r"dir/config\.json"):
         architecture.read_config({"model_type": model_type, **wrong}, where="dir/config.json")
+
+
+def test_the_guide_names_every_architecture() -> None:
+    page = Path(__file__).parents[2] / "docs/guides/other-models.md"
+    rows = (r for r in page.read_text(encoding="utf-8").splitlines() if r.startswith("|"))
+    named = {word for row in rows for word in row.split("`")[1::2]}
+    assert set(MODEL_TYPES) - named == set()
+
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("albert", "num_hidden_groups", 2),
+        ("deberta-v2", "relative_attention", False),
+        ("deberta-v2", "conv_kernel_size", 3),
+        ("deberta-v2", "pos_att_type", "p2p"),
+        ("deberta-v2", "legacy", False),
+        ("deepseek_v2", "norm_topk_prob", True),
+        ("deepseek_v2", "topk_method", "noaux_tc"),
+        ("deepseek_v3", "attention_bias", True),
+        ("deepseek_v3", "head_dim", 7),
+        ("mamba2", "time_step_limit", [0.0, 0.1]),
+        ("mamba2", "expand", 3),
+        ("deit", "qkv_bias", "yes"),
+    ],
+)
+def test_a_setting_without_counterpart_is_named(model_type, key, value) -> None:
+    sizes = dict.fromkeys(("intermediate_size", "max_position_embeddings"), 24)
+    config = {**SIZES, **sizes, "num_hidden_layers": 2, "num_experts_per_tok": 2, key: value}
+    config |= {"relative_attention": True} if key != "relative_attention" else {}
+    config |= {"pos_att_type": "c2p"} if key != "pos_att_type" else {}
+    told = rf"config\.json: {key} = {re.escape(json.dumps(value))}: "
+    with pytest.raises(ModelError, match=told):
+        find_architecture(model_type, where="").read_config(config, where="config.json")
 
 
 def test_their_directory_is_used_as_it_is(theirs, tmp_path) -> None:

@@ -101,18 +101,17 @@ class Mamba2(StoredApart, ScanMixer):
         steps = self._of_channels(step)
         rates = -self._of_channels(wide(self.log_decay).exp()).expand(size, -1)
         channels = self.inner // groups
-        parts = [
-            selective_scan(
-                *(each.contiguous() for each in (one_u, one_step, one_rate, one_b, one_c, before)),
-                tokens.begins,
-            )
-            for one_u, one_step, one_rate, one_b, one_c, before in zip(
-                *(each.split(channels, -1) for each in (u, steps, rates)),
-                *(each.split(size, -1) for each in (b, c)),
-                states.split(channels, -1),
-                strict=True,
-            )
-        ]
+        groups_of = zip(
+            *(each.split(channels, -1) for each in (u, steps, rates)),
+            *(each.split(size, -1) for each in (b, c)),
+            states.split(channels, -1),
+            strict=True,
+        )
+        parts = []
+        for group in groups_of:
+            one_u, one_step, rate, one_b, one_c, before = (each.contiguous() for each in group)
+            scanned = selective_scan(one_u, one_step, rate, one_b, one_c, before, tokens.begins)
+            parts.append(scanned)
         outputs, after = zip(*parts, strict=True)
         return torch.cat(outputs, -1), torch.cat(after, -1)
 

@@ -35,11 +35,11 @@ _LAYER = {
 def _read(fields: Fields, names: Names) -> CausalLMSpec:
     fields.refuse_unless("hidden_act", ["silu"], "silu")
     fields.refuse_unless("use_conv_bias", [True], True)
+    _check_limits(fields)
     width, heads = fields.integer("hidden_size", 4096), fields.integer("num_heads", 128)
     head_width = fields.integer("head_dim", 64)
     if fields.number("expand", 2) * width != heads * head_width:
         raise fields.wrong("expand", f"num_heads times head_dim are {heads * head_width}")
-    _check_limits(fields)
     epsilon = fields.number("layer_norm_epsilon", 1e-5)
     norm = NormSpec(kind="rms", epsilon=epsilon)
     mixer: Any = Mamba2Spec(
