@@ -17,7 +17,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from heedful.errors import ConfigError, DataError, first_line, suggest
-from heedful.registry import find
+from heedful.registry import ON_USE, find
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import is_spaceless
 
@@ -185,7 +185,9 @@ def build_metric(
         metric = find("metric", name, METRIC_NAMES)
     except ValueError as error:
         raise ConfigError(
-            f"Unknown metric: {error}", where="metrics", remedy=suggest(name, METRIC_NAMES)
+            f"Unknown metric: {error}",
+            where="metrics",
+            remedy=suggest(name, (*METRIC_NAMES, *ON_USE["metric"])),
         ) from None
     if "translation" not in metric.tasks:
         raise ConfigError(
