@@ -117,7 +117,7 @@ def find(family: str, name: str, own: Sequence[str]) -> Any:
     if name not in _entries[family]:
         # Only names are looked up, never import paths: reading a stranger's model would otherwise
         # run whatever its file names.
-        known = ", ".join([*own, *ON_USE.get(family, ()), *_entries[family]])
+        known = ", ".join([*own, *_entries[family]])
         raise ValueError(
             f"no {family} is called {name!r}; heedful.register, or an entry point of the group "
             f"{GROUP}, adds one. Known: {known}"

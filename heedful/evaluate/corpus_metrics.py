@@ -181,13 +181,12 @@ def build_metric(
     if name == "ter":
         # sacreBLEU's default disregards case.
         return TER(normalized=True, asian_support=True) if spaceless else TER()
+    known = (*METRIC_NAMES, *ON_USE["metric"])
     try:
-        metric = find("metric", name, METRIC_NAMES)
+        metric = find("metric", name, known)
     except ValueError as error:
         raise ConfigError(
-            f"Unknown metric: {error}",
-            where="metrics",
-            remedy=suggest(name, (*METRIC_NAMES, *ON_USE["metric"])),
+            f"Unknown metric: {error}", where="metrics", remedy=suggest(name, known)
         ) from None
     if "translation" not in metric.tasks:
         raise ConfigError(
