@@ -17,7 +17,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from heedful.errors import ConfigError, DataError, first_line, suggest
-from heedful.registry import find
+from heedful.registry import ON_USE, find
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import is_spaceless
 
@@ -181,11 +181,12 @@ def build_metric(
     if name == "ter":
         # sacreBLEU's default disregards case.
         return TER(normalized=True, asian_support=True) if spaceless else TER()
+    known = (*METRIC_NAMES, *ON_USE["metric"])
     try:
-        metric = find("metric", name, METRIC_NAMES)
+        metric = find("metric", name, known)
     except ValueError as error:
         raise ConfigError(
-            f"Unknown metric: {error}", where="metrics", remedy=suggest(name, METRIC_NAMES)
+            f"Unknown metric: {error}", where="metrics", remedy=suggest(name, known)
         ) from None
     if "translation" not in metric.tasks:
         raise ConfigError(

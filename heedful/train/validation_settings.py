@@ -18,7 +18,8 @@ class ValidationSettings(Config):
     )
     metrics: tuple[AnyMetric, ...] = Field(
         ("bleu", "chrf"),
-        description="metrics in addition to the loss: bleu, chrf, ter for translation; accuracy, "
+        description="metrics in addition to the loss: bleu, chrf, ter for translation, and rouge1, "
+        "rouge2, rougeL, answer_exact, answer_f1, entity_f1, bracket_f1 for other texts; accuracy, "
         "macro_f1 for classifiers; accuracy, span_f1 for taggers; exact_match, f1 for answers; "
         "recall for images with captions; codes_used, code_perplexity for autoencoders",
     )

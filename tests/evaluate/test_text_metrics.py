@@ -38,6 +38,12 @@ def test_rouge_without_its_library_names_the_remedy(monkeypatch):
         score("rouge1", ["a"], ["a"])
 
 
+def test_a_wrong_name_is_met_with_the_nearest():
+    with pytest.raises(ConfigError, match="rouge1, rouge2") as caught:
+        score("rouge_l", ["a"], ["a"])
+    assert "rougeL" in caught.value.remedy
+
+
 def test_answers_are_compared_as_by_squad():
     outputs, right, other = ["The Cat.", "dogs"], ["cat", "two dogs"], ["cats", "a dog"]
     assert score("answer_exact", outputs, right, other) == 50
