@@ -28,7 +28,8 @@ from heedful.cli.text_io import (
     say,
     terminal,
 )
-from heedful.errors import UserError
+from heedful.durable import open_regular
+from heedful.errors import UserError, first_line
 from heedful.search.search_settings import GenerationSettings
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def generate(
     For example:
 
         heedful generate english "Once upon a time" --stream --temperature 0.8 --seed 1
+        heedful generate english "Paris: " --json-schema city.json --max-length 200
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
         heedful generate digits "a seven" --guidance 3 --out drawn
         heedful generate sales -i sales.csv -o forecasts.jsonl
@@ -111,7 +113,7 @@ def generate(
     if text is not None and prompt is not None:
         raise UserError("Give a text or --prompt, not both", where="heedful generate")
     prompt = text if prompt is None else prompt
-    search = sampling_settings(settings, GenerationSettings)
+    search = _with_schema(sampling_settings(settings, GenerationSettings))
     flags = {"model": model, "device": device, "precision": precision}
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
@@ -172,6 +174,34 @@ def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bo
             where="heedful generate",
             remedy="Give --prompt, and leave out --json",
         )
+
+
+def _with_schema(settings: GenerationSettings) -> GenerationSettings:
+    """Return settings with the text of the schema whose file they name."""
+    path = settings.json_schema
+    if not path and not settings.regex:
+        return settings
+    from heedful.search.structured_output import (  # needs PyTorch
+        MOST_CHARACTERS,
+        regex_grammar,
+        schema_grammar,
+    )
+
+    if not path:
+        regex_grammar(settings.regex, "--regex")
+        return settings
+    try:
+        with open_regular(Path(path)) as file:
+            schema = file.read(4 * MOST_CHARACTERS).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"The schema cannot be read: {first_line(error)}",
+            where=path,
+            remedy="Give a file with a JSON Schema in UTF-8",
+        ) from None
+    # Checked here, where the file has a name, and before a model is loaded.
+    schema_grammar(schema, path)
+    return settings.model_copy(update={"json_schema": schema})
 
 
 def _refuse_flags(names: set[str], what: str, model: str) -> None:

@@ -132,7 +132,7 @@ class RecordPipeline(GenerationPipeline):
         """
         check_is_list(prompts, "prompts")
         resolved = GenerationSettings.parse({**(settings.plain() if settings else {}), **options})
-        for name in ("stop", "coverage_penalty"):
+        for name in ("stop", "coverage_penalty", "json_schema", "regex"):
             if getattr(resolved, name):
                 raise ConfigError("A record is written to its end by its fields", where=name)
         check_width([self.spec], resolved)

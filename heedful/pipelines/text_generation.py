@@ -111,10 +111,10 @@ def generate(
 
     def run(settings: GenerationSettings, part: list[int]) -> list[Generation]:
         chosen = [prompts[i] for i in part]
-        texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
+        texts = [tokenizer and RunningText(tokenizer, each, settings.stop) for each in chosen]
         continuation = _continuation(model, chosen, texts, ends, settings, rules)
         hypotheses = search(
-            continuation,
+            _ruled(continuation, settings, tokenizer),
             *_tensors(chosen, model),
             settings,
             specials=continuation.specials,
@@ -180,7 +180,7 @@ def stream(
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
     drawn = stream_tokens(
-        continuation,
+        _ruled(continuation, settings, tokenizer),
         *_tensors([prompt], model),
         settings,
         specials=continuation.specials,
@@ -269,11 +269,10 @@ def _continuation(
     rule: Stopped | None = stopped if settings.stop else None
     stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
     if rules is not None:
-        from heedful.search.grammar import Grammar, RuledModel  # for few models
+        from heedful.search.grammar import record_model  # for few models
 
         device = model.output_weight.device
-        grammar = Grammar(rules.states, model.spec.vocabulary, rules.bos, device)
-        stepping = RuledModel(stepping, grammar)
+        stepping = record_model(stepping, rules, model.spec.vocabulary, device)
     return Continuation(
         stepping,
         vocabulary=model.spec.vocabulary,
@@ -281,6 +280,14 @@ def _continuation(
         limit=limit,
         stopped=rule,
     )
+
+
+def _ruled(continuation: Continuation[Any], settings: GenerationSettings, tokenizer: Any) -> Any:
+    if not settings.has_form:  # few requests have one
+        return continuation
+    from heedful.search.structured_output import ruled_output
+
+    return ruled_output(continuation, settings, tokenizer)
 
 
 def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:
@@ -346,12 +353,6 @@ def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor,
     ids, positions = pad([list(prompt) for prompt in prompts], 0)
     device = model.output_weight.device
     return ids.to(device), positions.to(device)
-
-
-def _running_text(
-    prompt: Sequence[int], tokenizer: TokenDecoder | None, settings: GenerationSettings
-) -> RunningText | None:
-    return None if tokenizer is None else RunningText(tokenizer, prompt, settings.stop)
 
 
 def assembled(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit: int) -> Generation:

@@ -277,6 +277,25 @@ class GenerationSettings(SearchSettings):
         "others",
     )
 
+    json_schema: str = Field(
+        "", description="JSON Schema that the output fits; it ends where it is complete"
+    )
+    regex: str = Field("", description="regular expression that the whole output matches")
+
+    @property
+    def has_form(self) -> bool:
+        """True where a grammar decides what the output looks like."""
+        return bool(self.json_schema or self.regex)
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.json_schema and self.regex:
+            raise ValueError("json_schema and regex are two forms of one output: give one")
+        # A banned repetition may be the only token that fits.
+        if self.has_form and self.no_repeat_ngram:
+            raise ValueError("no_repeat_ngram may forbid what json_schema or regex demands")
+        return self
+
     def limited(self, room: int | None, usual: int = NEW_TOKENS) -> Self:
         """Return these settings with a maximum of new tokens.
 
@@ -295,6 +314,8 @@ class GenerationOptions(SearchOptions, total=False):
 
     stop: tuple[str, ...]
     cache: Literal["auto", "growing", "static", "ring"]
+    json_schema: str
+    regex: str
 
 
 def table_length(specs: Sequence[TranslatorSpec]) -> int | None:

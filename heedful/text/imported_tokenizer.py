@@ -58,6 +58,9 @@ class ImportedTokenizer(TextTokenizer):
         frame: special tokens around a text.
         state: serialisation of the `tokenizers` library, as nested plain data.
         vocabulary: ids of the pieces where they differ from the library's (Marian).
+
+    Attributes:
+        decoders: kinds of the steps by which the library makes text of pieces.
     """
 
     is_imported = True
@@ -98,7 +101,8 @@ class ImportedTokenizer(TextTokenizer):
         self._silent = self._find_silent()
         decoder = state.get("decoder") or {}
         steps = decoder.get("decoders", [decoder])
-        self._in_bytes = any(step.get("type") == "ByteLevel" for step in steps)
+        self.decoders = {str(step.get("type")) for step in steps}
+        self._in_bytes = "ByteLevel" in self.decoders
         # Added tokens are spelled as text, but the decoder takes all pieces for byte-level ones.
         if self._in_bytes:
             for id, token in library.get_added_tokens_decoder().items():
@@ -203,6 +207,11 @@ class ImportedTokenizer(TextTokenizer):
         names = [token.content for token in fresh if token.content not in self.vocabulary]
         numbers = {name: self.size + place for place, name in enumerate(dict.fromkeys(names))}
         return type(self)(self.special, self.frame, state, {**self.vocabulary, **numbers})
+
+    def spoken(self) -> list[str]:
+        """Return the piece of each id, "" where `decode` leaves it out or it is unknown."""
+        silent = self._silent | {self.unk}
+        return ["" if id in silent else piece for id, piece in enumerate(self._pieces)]
 
     def _piece(self, id: int) -> str:
         # Models often have more embeddings than their tokenizer has pieces, up to a round number.

@@ -275,6 +275,7 @@ class Tokenizer(TextTokenizer):
 
     Attributes:
         marking: conversion of a line to the text that is cut into pieces.
+        contents: bytes of each id, with the mark of a space.
     """
 
     is_imported = False
@@ -304,7 +305,7 @@ class Tokenizer(TextTokenizer):
         self.size: int = self._library.tokenizer.get_vocab_size()
         self.marking = Marking(kind, lowercase, normalization)
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
-        self._pieces = self._read_pieces()
+        self.contents = self._read_pieces()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._library.encode([self.marking.mark(text) for text in texts], texts)
@@ -340,7 +341,7 @@ class Tokenizer(TextTokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         # Bytes are joined before they are decoded: a character may be several byte-level pieces.
-        text = b"".join([self._pieces[int(i)] for i in ids])
+        text = b"".join([self.contents[int(i)] for i in ids])
         return self.marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
@@ -349,7 +350,7 @@ class Tokenizer(TextTokenizer):
     @functools.cached_property
     def _shown(self) -> list[str]:
         space = " " if self.marking.in_bytes else MARK
-        pieces = [piece.decode(errors="replace").replace(space, MARK) for piece in self._pieces]
+        pieces = [piece.decode(errors="replace").replace(space, MARK) for piece in self.contents]
         for number, id in enumerate(self.sentinels):
             pieces[id] = f"<{SENTINEL}{number}>"
         for name, id in self._special.items():

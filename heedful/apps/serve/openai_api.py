@@ -137,6 +137,13 @@ class OpenAI(Interface):
 
     def _search(self, body: Sampling, read: Sequence[int]) -> SearchSettings:
         """Return the settings of a translation: beam search, or sampling above temperature 0."""
+        if body.schema_text:
+            raise RefusedRequest(
+                400,
+                "A translator writes plain text",
+                "invalid",
+                where="response_format",
+            )
         settings = self.service.search_for(body.samples)
         changes: dict[str, Any] = {}
         if body.temperature:
@@ -166,6 +173,8 @@ class OpenAI(Interface):
                 where="max_tokens",
             )
         values: dict[str, Any] = {"max_length": longest, "stop": body.stops}
+        if body.schema_text:
+            values["json_schema"] = body.schema_text
         temperature = 1.0 if body.temperature is None else body.temperature
         if temperature == 0 and body.samples == 1:
             return GenerationSettings.parse(values)

@@ -6,6 +6,7 @@ Unsupported fields that would change an answer are refused, not ignored.
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -68,6 +69,11 @@ class Sampling(Body):
     def drawn_from(self) -> int:
         """The seed of sampling; without one every request samples anew, as clients expect."""
         return uuid.uuid4().int >> 66 if self.seed is None else self.seed
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the answer; "" for plain text."""
+        return getattr(getattr(self, "response_format", None), "schema_text", "")
 
     @property
     def wants_usage(self) -> bool:
@@ -144,6 +150,38 @@ class PlainText(Body):
     type: Literal["text"]
 
 
+class AnyObject(Body):
+    """The format of an answer that is a JSON object."""
+
+    type: Literal["json_object"]
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the answer."""
+        return '{"type": "object"}'
+
+
+class NamedSchema(Body):
+    """A JSON Schema with a name."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    content: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="an answer fits the schema in any case")
+
+
+class SchemaFormat(Body):
+    """The format of an answer that fits a JSON Schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the answer."""
+        return json.dumps(self.json_schema.content)
+
+
 class ChatBody(Sampling):
     """A request for the answer of a chat."""
 
@@ -152,7 +190,7 @@ class ChatBody(Sampling):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=0)
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    response_format: PlainText | None = None
+    response_format: PlainText | AnyObject | SchemaFormat | None = None
 
     limits = ("max_completion_tokens", "max_tokens")
     usual_tokens = 256

@@ -137,6 +137,29 @@ def test_a_translation_has_no_more_tokens_than_asked(client: TestClient) -> None
     assert answer(max_tokens=2, stop=start[:3])[:2] == ("", "stop")
 
 
+def test_an_answer_fits_a_schema(client: TestClient) -> None:
+    pytest.importorskip("llguidance", reason="pip install 'heedful[structured]'")
+    schema = {"type": "integer", "minimum": 10, "maximum": 300}
+    named = {"type": "json_schema", "json_schema": {"name": "words", "schema": schema}}
+    values = {
+        "model": "english",
+        "messages": [{"role": "user", "content": "The man"}],
+        "response_format": named,
+    }
+    choice = client.post("/v1/chat/completions", json=values).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert 10 <= json.loads(choice["message"]["content"]) <= 300
+    loose = values | {"response_format": {"type": "json_object"}}
+    answer = client.post("/v1/chat/completions", json=loose)
+    assert (answer.status_code, "No token" in answer.text) == (400, True)  # it has no braces
+    named["json_schema"] = {"name": "words", "schema": {"type": "words"}}
+    for wrong in (values, values | {"stream": True}):
+        answer = client.post("/v1/chat/completions", json=wrong)
+        assert answer.status_code == 400
+        assert "words" in answer.json()["error"]["message"]
+    assert client.post("/v1/chat/completions", json=values | {"model": "en-de"}).status_code == 400
+
+
 def test_a_stop_string_ends_an_answer(client: TestClient) -> None:
     text = complete(client).json()["choices"][0]["text"]
     stop = text.split()[2]
