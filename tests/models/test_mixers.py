@@ -259,7 +259,7 @@ def test_linformer_reads_and_does_not_write() -> None:
     assert error.value.where == "model.mixer"
 
 
-@pytest.mark.parametrize("name", ["s4d", "mamba", "rwkv", "ssru", "average_attention"])
+@pytest.mark.parametrize("name", ["s4d", "mamba", "mamba2", "rwkv", "ssru", "average_attention"])
 def test_an_encoder_is_refused_a_mixer_of_one_direction(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} reads in one direction") as error:
         translator_spec(shape(encoder_mixer=name), 30, 30)

@@ -121,6 +121,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "average attention": {"mixer": "average_attention"},
     "linear attention": {"mixer": "linear_attention"},
     "mamba": {"mixer": "mamba"},
+    "mamba2": {"mixer": "mamba2"},
     "s4d": {"mixer": "s4d"},
     "rwkv": {"mixer": "rwkv", "network": "channel_mix"},
 }
