@@ -44,8 +44,8 @@ ARMS = {
     "masked from nothing": [*SIZE],
 }
 WORDS = ("bad", "good")
-ASKED = 600
-"""Test texts that are labelled by likelihood: 0.04 is then the half width of an interval."""
+ASKED = 200
+"""Test texts that are labelled by likelihood: 0.07 is then the half width of an interval."""
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ CALLS = {
     "translate-file": "a.txt new --model MODEL --format text",
     "check": "a.en a.de --model MODEL",
     "score": f"MODEL {PAIRS}",
+    "score text": "MODEL --text 'I have a cat.'",
     "calibrate": f"MODEL {REFERENCES}",
     "shortlist": f"MODEL {PAIRS}",
     "act": "MODEL",
@@ -44,6 +45,7 @@ CALLS = {
     "generate": "MODEL --prompt 'I have'",
     "fill": "MODEL 'I have a [MASK].'",
     "classify": "MODEL 'I have a cat.'",
+    "classify labels": "MODEL 'I have a cat.' --labels bad good",
     "tag": "MODEL 'I have a cat.'",
     "answer": "MODEL 'Who?\tI have a cat.'",
     "embed": "MODEL 'I have a cat.'",
@@ -76,15 +78,17 @@ WITHOUT_MODEL |= {"compare", "demo", "doctor", "import", "presets", "studio", "s
 
 ANY = {"info", "plan"}
 PAIRS_ONLY = {"translate", "translate-file", "check", "score", "evaluate"}
+WRITES = ANY | {"generate", "evaluate text", "score text", "classify labels", "embed", "serve"}
+"""What every causal language model of texts does."""
 RECORDS = ANY | {"serve"}
 """What every model of records does with a text; `generate` takes records, as its card says."""
 WORKS = {
     "en-de": ANY | PAIRS_ONLY | {"inspect", "heads", "align", "ablate", "prune", "frontier"}
     | {"export hf", "export ctranslate2", "serve"},
-    "english": ANY | {"generate", "evaluate text", "inspect", "heads data", "ablate data"}
-    | {"prune data", "export hf", "export ctranslate2", "serve"},
-    "english-masked": ANY | {"fill", "embed", "evaluate text", "inspect", "heads data"}
-    | {"ablate data", "prune data", "export hf", "export onnx"},
+    "english": WRITES | {"inspect", "heads data", "ablate data"}
+    | {"prune data", "export hf", "export ctranslate2"},
+    "english-masked": ANY | {"fill", "embed", "evaluate text", "score text", "inspect"}
+    | {"heads data", "ablate data", "prune data", "export hf", "export onnx"},
     "digits": ANY | {"export hf", "export onnx"},
     "digit-pixels": RECORDS,
     "bach-chorales": RECORDS,
@@ -94,8 +98,8 @@ WORKS = {
     "spoken-digits": ANY | {"export hf", "export onnx"},
     "rnn": ANY | (PAIRS_ONLY - {"check"}) | {"shortlist", "ablate", "frontier", "serve"},
     "lstm": ANY | (PAIRS_ONLY - {"check"}) | {"shortlist", "ablate", "frontier", "serve"},
-    "mamba": ANY | {"generate", "evaluate text", "ablate data", "serve"},
-    "rwkv": ANY | {"generate", "evaluate text", "ablate data", "serve"},
+    "mamba": WRITES | {"ablate data"},
+    "rwkv": WRITES | {"ablate data"},
     "linear": ANY | PAIRS_ONLY | {"shortlist", "inspect", "heads", "align", "ablate", "prune"}
     | {"frontier", "serve"},
     "codes": ANY | {"data codes", "data pictures"},
