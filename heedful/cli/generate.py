@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -66,6 +67,22 @@ class DrawingFlags:
         return {name: value for name, value in both.items() if value is not None}
 
 
+@flag_group("Speculative decoding", 16)
+class SpeculationFlags:
+    """The tokens of greedy search in fewer passes: a draft of several is checked by one pass.
+
+    Args:
+        draft: Small model of the same vocabulary that writes drafts.
+        lookup: Most tokens of an n-gram: what followed it earlier in the prompt or the text is the
+            draft.
+        draft_tokens: Most tokens of a draft.
+    """
+
+    draft: Path | None = None
+    lookup: int | None = None
+    draft_tokens: int = 5
+
+
 def generate(
     model: ModelPath,
     text: OneText = None,
@@ -77,6 +94,7 @@ def generate(
     stream: bool = False,
     settings: GenerationFlags | None = None,
     drawing: DrawingFlags = DrawingFlags(),
+    speculation: SpeculationFlags = SpeculationFlags(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: int | None = None,
@@ -99,6 +117,7 @@ def generate(
         heedful generate english "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate english "Paris: " --json-schema city.json --max-length 200
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
+        heedful generate large "Dear" --draft small --report report.json
         heedful generate digits "a seven" --guidance 3 --out drawn
         heedful generate sales -i sales.csv -o forecasts.jsonl
 
@@ -131,6 +150,12 @@ def generate(
         _refuse_flags(own, "texts", "This model draws pictures")
         _draw(pipeline, (input, prompt, output_file), drawing, search.seed, batch_size, report)
         return
+    if speculation != SpeculationFlags() and (stream or batch_size):
+        raise UserError(
+            "Drafts are written for one prompt after the other, and shown when all is done",
+            where="heedful generate",
+            remedy="Leave out --stream and --batch-size",
+        )
     given = set(drawing.settings) | ({"out"} if drawing.out else set())
     _refuse_flags(given, "pictures", "This model writes text")
     reading = series_reading(pipeline)
@@ -146,15 +171,14 @@ def generate(
         _stream(pipeline, prompt, search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
+    write = _writer(pipeline, search, speculation, batch_size, device)
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
         for lines in chunks(input, CHUNK, prompt):
             prompts = _with_sounds(pipeline, lines, counts["prompts"])
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
-            results = pipeline.generate(
-                prompts, settings=search, batch_size=batch_size, first_name=counts["prompts"]
-            )
+            results = write(prompts, counts)
             _write(results, file, json_items=output.json, n_best=search.n_best > 1)
             counts["prompts"] += len(results)
             counts["tokens"] += sum(len(generation.tokens) for generation in results)
@@ -162,6 +186,9 @@ def generate(
     working = max(report.seconds - loaded, 1e-9)
     facts: dict[str, Any] = {**counts, "load_seconds": round(loaded, 3)}
     facts["tokens_per_second"] = round(counts["tokens"] / working, 1)
+    if "drafted" in counts:
+        facts["acceptance"] = round(counts["accepted"] / max(counts["drafted"], 1), 3)
+        say(f"accepted {counts['accepted']} of {counts['drafted']} drafted tokens")
     report.finish(facts, summary=False)
 
 
@@ -174,6 +201,44 @@ def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bo
             where="heedful generate",
             remedy="Give --prompt, and leave out --json",
         )
+
+
+def _writer(
+    pipeline: GenerationPipeline,
+    settings: GenerationSettings,
+    speculation: SpeculationFlags,
+    batch_size: int | None,
+    device: str,
+) -> Callable[[list[str], dict[str, int]], list[Generation]]:
+    """Return a function that continues prompts, and adds the numbers of drafts to counts."""
+
+    def plain(prompts: list[str], counts: dict[str, int]) -> list[Generation]:
+        return pipeline.generate(
+            prompts, settings=settings, batch_size=batch_size, first_name=counts["prompts"]
+        )
+
+    if speculation == SpeculationFlags():
+        return plain
+    from heedful.pipelines.any_pipeline import loaded_as
+    from heedful.pipelines.speculative_generation import speculate
+
+    small = speculation.draft
+    draft = None if small is None else loaded_as("causal_lm", small, device=device)
+
+    def drafted(prompts: list[str], counts: dict[str, int]) -> list[Generation]:
+        results, numbers = speculate(
+            pipeline,
+            prompts,
+            settings=settings,
+            draft=draft,
+            lookup=speculation.lookup,
+            draft_tokens=speculation.draft_tokens,
+        )
+        for name in ("drafted", "accepted", "passes"):
+            counts[name] = counts.get(name, 0) + getattr(numbers, name)
+        return results
+
+    return drafted
 
 
 def _with_schema(settings: GenerationSettings) -> GenerationSettings:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.device import requested_dtype
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
+from heedful.nn.attention.beam_cache import BeamCache, Lineage, choose_beams, chosen_sentences
 from heedful.nn.attention.cache import SegmentInputs
 from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering, build_bias
 from heedful.nn.norms import build_norm
@@ -55,6 +55,22 @@ class StackState:
             return self, Context(Positions.of_self(own), memory)
         lineage, shared = self.lineage.append(positions)
         return replace(self, lineage=lineage), Context(shared, memory)
+
+    def without_last(self, count: int) -> Self:
+        """Return the state of one beam without its last `count` tokens, the same for all rows.
+
+        Appending to the result writes over the tokens that were taken back. Only caches with a
+        lineage can do it, so a caller checks the states first.
+        """
+        assert self.lineage is not None and self.width == 1
+        blocks = tuple(
+            tuple(
+                None if each is None else cast("BeamCache", each).without_last(count)
+                for each in states
+            )
+            for states in self.blocks
+        )
+        return replace(self, blocks=blocks, lineage=self.lineage.without_last(count))
 
     def reorder(self, rows: Tensor) -> Self:
         """Return the state of chosen, repeated or dropped beams and sentences.

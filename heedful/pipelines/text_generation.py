@@ -25,6 +25,7 @@ from heedful.search.search_settings import (
     check_width,
 )
 from heedful.search.step_model import Continuation, StepModel, Stopped
+from heedful.search.structured_output import ruled_output
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer import TextTokenizer
 
@@ -111,10 +112,13 @@ def generate(
 
     def run(settings: GenerationSettings, part: list[int]) -> list[Generation]:
         chosen = [prompts[i] for i in part]
-        texts = [tokenizer and RunningText(tokenizer, each, settings.stop) for each in chosen]
+        texts = [
+            None if tokenizer is None else RunningText(tokenizer, each, settings.stop)
+            for each in chosen
+        ]
         continuation = _continuation(model, chosen, texts, ends, settings, rules)
         hypotheses = search(
-            _ruled(continuation, settings, tokenizer),
+            ruled_output(continuation, settings, tokenizer),
             *_tensors(chosen, model),
             settings,
             specials=continuation.specials,
@@ -180,7 +184,7 @@ def stream(
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
     drawn = stream_tokens(
-        _ruled(continuation, settings, tokenizer),
+        ruled_output(continuation, settings, tokenizer),
         *_tensors([prompt], model),
         settings,
         specials=continuation.specials,
@@ -280,14 +284,6 @@ def _continuation(
         limit=limit,
         stopped=rule,
     )
-
-
-def _ruled(continuation: Continuation[Any], settings: GenerationSettings, tokenizer: Any) -> Any:
-    if not settings.has_form:  # few requests have one
-        return continuation
-    from heedful.search.structured_output import ruled_output
-
-    return ruled_output(continuation, settings, tokenizer)
 
 
 def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:

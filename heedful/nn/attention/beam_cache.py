@@ -65,6 +65,11 @@ class Lineage:
             own = torch.cat([own, new], 2)
         return replace(self, positions=keys, own=own), Positions(positions, keys, lineage=own)
 
+    def without_last(self, count: int) -> Self:
+        """Return the lineage of the only beam without its last `count` tokens."""
+        assert self.own is None
+        return replace(self, positions=self.positions[:, : self.positions.shape[1] - count])
+
 
 @functools.lru_cache(maxsize=16)
 def _own_tokens(width: int) -> Tensor:
@@ -198,6 +203,18 @@ class BeamCache:
         # Marked as filled before the caller writes, so that no other cache takes the same slots.
         store.filled = used + count
         return type(self)(_Part(store, store.filled)), store
+
+    def without_last(self, count: int) -> BeamCache:
+        """Return the cache without its last `count` tokens, whose slots the next ones take.
+
+        This cache is not valid once tokens were appended to the result.
+        """
+        part = self._part
+        assert part is not None and part.slots is None
+        # Given back, unless another cache follows in this store; then appending copies.
+        if part.store.filled == part.used:
+            part.store.filled = part.used - count
+        return BeamCache(part._replace(used=part.used - count))
 
     def reorder(self, choice: Reordering) -> BeamCache:
         """Return the cache of the chosen sentences, without the slots that were dropped."""
