@@ -69,9 +69,10 @@ def evaluate(
     `--by-length` scores short and long sources separately. `--data` names labelled examples in the
     format of training, and scores a classifier, tagger or question answerer: accuracy and F1 from 0
     to 1; for a model of token sequences it names records, whose nats and bits are measured field by
-    field, and for an autoencoder images, of which it says how far they come back. `--text` measures the perplexity of a language model and its bits per byte and character,
-    and `--by-position` its loss up to and beyond the trained length. `--choices` counts the
-    questions of which it finds the right answer likeliest, alone or after solved `--examples`.
+    field, and for an autoencoder images, of which it says how far they come back. `--text` measures
+    the perplexity of a language model and its bits per byte and character, and `--by-position` its
+    loss up to and beyond the trained length. `--choices` counts the questions of which it finds the
+    right answer likeliest, alone or after solved `--examples`.
 
     For example:
 
