@@ -24,7 +24,6 @@ from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import TASKS_OF_KIND, read_preset_spec
 from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
 from heedful.nn.spec import EmbeddingSpec
-from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import RunSettings
@@ -191,7 +190,8 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
             where=settings.init,
             remedy="Begin with a model of text",
         )
-    if _becomes_encoder(spec, settings) and not isinstance(tokenizers.source, FieldTokenizer):
+    # `framing` leaves a tokenizer of fields as it is; such a model is refused as of another kind.
+    if _becomes_encoder(spec, settings) and not hasattr(tokenizers.source, "encode_prompt"):
         spec = as_encoder(spec)
     _refuse_differences(contradictions(settings.model, spec), settings.init)
     _check_length(spec, settings, settings.init)

@@ -166,14 +166,12 @@ class Mask(ABC):
     @property
     def is_causal(self) -> bool:
         """True if a query far from 0 sees no later key."""
-        far = FAR // 2
-        return all(last <= far for _, last in self.bounds(far, far))
+        return all(last <= FAR // 2 for _, last in self.bounds(FAR // 2, FAR // 2))
 
     @property
     def reach(self) -> int | None:
         """The number of earlier positions that a query may see; None if it is unbounded."""
-        # A query so far from 0 that the beginning of the sequence cuts off no finite reach.
-        here = FAR // 2
+        here = FAR // 2  # so far from 0 that the beginning cuts off no finite reach
         seen = self.bounds(here, here)
         first = seen[0][0] if seen else here
         return here - first if first > 0 else None
