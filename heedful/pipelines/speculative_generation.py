@@ -80,7 +80,11 @@ class PromptLookup:
             # The latest occurrence: a text repeats its present topic.
             for start in range(len(ids) - size - 1, -1, -1):
                 if ids[start : start + size] == last:
-                    return list(ids[start + size : start + size + count])
+                    # The draft may run into itself: a text in a loop is drafted to the full length.
+                    text = list(ids)
+                    for place in range(start + size, start + size + count):
+                        text.append(text[place])
+                    return text[len(ids) :]
         return []
 
 
@@ -202,10 +206,12 @@ def speculate(
         ids = prompt_ids(pipeline.tokenizer, prompt)
         with pipeline.computing():
             target = RewindableModel(pipeline.engine)
-            drafter = PromptLookup(lookup) if lookup is not None else None
+            drafter: Drafter
             if draft is not None:
                 drafter = DraftModel(draft.engine)
-            assert drafter is not None
+            else:
+                assert lookup is not None
+                drafter = PromptLookup(lookup)
             limited = _limited(settings, target, ids)
             text = RunningText(pipeline.tokenizer, ids, limited.stop)
             run = _Run(target, drafter, pipeline.tokenizer.eos, limited, text, numbers)
