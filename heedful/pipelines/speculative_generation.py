@@ -22,11 +22,10 @@ from heedful.pipelines.text_generation import (
     Generation,
     GenerationPipeline,
     assembled,
-    prompt_ids,
 )
 from heedful.search.search_settings import GenerationSettings, Hypothesis, length_norm
 from heedful.search.step_model import end_merged, log_probabilities
-from heedful.text.field_tokenizer import FieldTokenizer
+from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 DRAFT_TOKENS = 5
 """Tokens of a draft if no number is set; Leviathan (2023) find 3 to 7 best."""

@@ -26,8 +26,7 @@ from heedful.search.search_settings import (
 )
 from heedful.search.step_model import Continuation, StepModel, Stopped
 from heedful.search.structured_output import ruled_output
-from heedful.text.field_tokenizer import FieldTokenizer
-from heedful.text.tokenizer import TextTokenizer
+from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 BATCH_TOKENS = 16_384
 """Default number of positions of a batch: prompts × longest, with new tokens, × continuations."""
@@ -486,12 +485,3 @@ def as_record(found: Generation, rules: FieldTokenizer, prompt: Sequence[int]) -
     """Return a continuation with the whole record as its text."""
     others = tuple(as_record(each, rules, prompt) for each in found.others)
     return replace(found, text=rules.decode([*prompt, *found.tokens]), others=others)
-
-
-def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
-    """Return the token ids of a prompt, at least one, with the begin token as in training."""
-    if isinstance(tokenizer, FieldTokenizer):
-        return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
-    # `first` of the package's own tokenizers is for sources, which have an end token only.
-    first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
-    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -400,3 +400,12 @@ def _sizes(field: TokenField) -> str:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return repr(text if len(text) <= 40 else f"{text[:37]}…")
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """Return the token ids of a prompt, at least one, with the begin token as in training."""
+    if isinstance(tokenizer, FieldTokenizer):
+        return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
+    # `first` of the package's own tokenizers is for sources, which have an end token only.
+    first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
+    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

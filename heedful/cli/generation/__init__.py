@@ -1,0 +1,1 @@
+"""What `heedful generate` does besides continuing texts: pictures, forecasts, drafts, schemas."""
