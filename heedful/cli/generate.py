@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
 from heedful.cli.generation.drafts import SpeculationFlags, acceptance, with_schema, writer
-from heedful.cli.generation.pictures import DrawingFlags, draw_pictures
+from heedful.cli.generation.drawn_pictures import DrawingFlags, draw_pictures
 from heedful.cli.parser import flags_of, overrides
 from heedful.cli.text_io import (
     InputFile,

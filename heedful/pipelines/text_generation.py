@@ -25,7 +25,7 @@ from heedful.search.search_settings import (
     check_width,
 )
 from heedful.search.step_model import Continuation, StepModel, Stopped
-from heedful.search.structured_output import ruled_output
+from heedful.search.structured_output import record_model, ruled_output
 from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 BATCH_TOKENS = 16_384
@@ -272,8 +272,6 @@ def _continuation(
     rule: Stopped | None = stopped if settings.stop else None
     stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
     if rules is not None:
-        from heedful.search.grammar import record_model  # for few models
-
         device = model.output_weight.device
         stepping = record_model(stepping, rules, model.spec.vocabulary, device)
     return Continuation(
