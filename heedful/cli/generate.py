@@ -98,7 +98,7 @@ def generate(
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
     speculation.check(stream=stream, batch_size=batch_size)
-    from heedful.cli.generation.forecasts import series_reading, write_forecasts
+    from heedful.cli.generation.file_prompts import series_reading, with_sounds, write_forecasts
     from heedful.pipelines.any_pipeline import load_generator
     from heedful.text.unknown_characters import describe_unknown
 
@@ -132,7 +132,7 @@ def generate(
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
         for lines in chunks(input, CHUNK, prompt):
-            prompts = _with_sounds(pipeline, lines, counts["prompts"])
+            prompts = with_sounds(pipeline, lines, counts["prompts"])
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = write(prompts, counts)
@@ -165,20 +165,6 @@ def _refuse_flags(names: set[str], what: str, model: str) -> None:
             where="heedful generate",
             remedy=f"Leave out --{name}",
         )
-
-
-def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -> list[str]:
-    """Return prompts with the levels of the WAV files that they name, for a model of sounds."""
-    reading = getattr(pipeline.tokenizer, "reading", {})
-    if reading.get("reader") != "sounds":
-        return prompts
-    from heedful.data.sound_files import with_moments
-
-    # Only here are files named by a prompt: a server must not read those of its machine.
-    return [
-        json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
-        for number, each in enumerate(prompts, start=first + 1)
-    ]
 
 
 def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSettings) -> None:

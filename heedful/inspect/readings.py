@@ -15,8 +15,7 @@ from heedful.data.padding import pad
 from heedful.errors import DataError, ModelError
 from heedful.inspect.subject import Subject, inference
 from heedful.pipelines.batching import plan_batches
-from heedful.pipelines.encoder_input import check_length, frame
-from heedful.pipelines.text_encoding import MASK
+from heedful.pipelines.encoder_input import MASK, check_length, frame
 from heedful.pipelines.text_generation import generate
 from heedful.pipelines.text_splitting import clean
 from heedful.search.alignment import token_words

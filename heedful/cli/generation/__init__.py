@@ -1,1 +1,1 @@
-"""What `heedful generate` does besides continuing texts: pictures, forecasts, drafts, schemas."""
+"""Pictures, forecasts, drafts and schemas of `heedful generate`."""
