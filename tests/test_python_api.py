@@ -191,7 +191,7 @@ def test_language_models_are_scored_on_files_as_on_the_same_texts(tmp_path, mode
         heedful.evaluate(model, (file, file))
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["first", "last", "mean", "max"])
 def test_vectors_are_pooled_states(encoder, pooling):
     texts = ["The cat sat", "", "A dog"]
     found = encoder.embed(texts, pooling=pooling)
@@ -202,12 +202,17 @@ def test_vectors_are_pooled_states(encoder, pooling):
         ids = torch.tensor([frame(encoder.tokenizer, encoder.tokenizer.encode(text)).ids])
         with torch.no_grad():
             states = encoder.model(ids, torch.arange(ids.shape[1])[None])[0].numpy()
-        expected = {"first": states[0], "mean": states.mean(0), "max": states.max(0)}[pooling]
+        expected = {
+            "first": states[0],
+            "mean": states.mean(0),
+            "max": states.max(0),
+            "last": states[-1],
+        }[pooling]
         np.testing.assert_allclose(vector, expected, atol=2e-5)
     unit = heedful.embed(encoder, texts[:1], pooling=pooling, normalize=True)
     np.testing.assert_allclose(unit[0], found[0] / np.linalg.norm(found[0]), atol=2e-5)
     with pytest.raises(ConfigError, match="no pooling"):
-        encoder.embed(texts, pooling="last")
+        encoder.embed(texts, pooling="sum")
 
 
 def published(folder, pooling, kinds):

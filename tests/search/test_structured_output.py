@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.cli.generate import _with_schema
+from heedful.cli.generation.drafts import with_schema
 from heedful.errors import ConfigError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
@@ -182,4 +182,4 @@ def test_contradictions_and_missing_files_are_refused() -> None:
     with pytest.raises(ConfigError, match="no_repeat_ngram"):
         GenerationSettings.parse({"json_schema": "{}", "no_repeat_ngram": 2})
     with pytest.raises(Exception, match="The schema cannot be read"):
-        _with_schema(GenerationSettings.parse({"json_schema": "nowhere.json"}))
+        with_schema(GenerationSettings.parse({"json_schema": "nowhere.json"}))
