@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heedful.errors import DataError
-from heedful.evaluate.registered_metric import RegisteredMetric
+from heedful.evaluate.registered_metric import CountedF1
 
 _TOKENS = re.compile(r"[()]|[^\s()]+")
 _NOTHING = "-NONE-"  # the tag of traces, which are not written in the text
@@ -109,7 +109,7 @@ def brackets(tree: Tree, deleted: Sequence[bool]) -> Counter[tuple[str, int, int
     return found
 
 
-class BracketF1(RegisteredMetric):
+class BracketF1(CountedF1):
     """F1 of labelled brackets over all sentences, 0 to 100.
 
     An output that is no tree, or has other words than its reference, has no bracket right. EVALB
@@ -137,10 +137,6 @@ class BracketF1(RegisteredMetric):
             return 0, 0, wanted.total()
         found = brackets(tree, deleted)
         return (found & wanted).total(), found.total(), wanted.total()
-
-    def score(self, sums: Sequence[float]) -> float:
-        both, found, wanted = sums
-        return 200 * both / (found + wanted) if found + wanted else 100.0
 
 
 def tree_code(tree: Tree) -> str:

@@ -109,3 +109,16 @@ class RegisteredMetric:
 
     def _compute_score_from_stats(self, sums: Sequence[float]) -> _Score:
         return _Score(float(self.score(sums)))
+
+
+class CountedF1(RegisteredMetric):
+    """Base of metrics that are F1 of counts over all examples, 0 to 100.
+
+    `statistics` gives the numbers of right things, of those in the output, and of those in the
+    reference.
+    """
+
+    def score(self, sums: Sequence[float]) -> float:
+        """Return F1; 100 where nothing was to be found and nothing was."""
+        both, found, wanted = sums
+        return 200 * both / (found + wanted) if found + wanted else 100.0

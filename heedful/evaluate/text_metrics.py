@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from heedful.errors import ConfigError
-from heedful.evaluate.registered_metric import RegisteredMetric
+from heedful.evaluate.registered_metric import CountedF1, RegisteredMetric
 from heedful.evaluate.task_metrics import answer_exact_match, answer_f1
 
 
@@ -80,7 +80,7 @@ class AnswerF1(_Mean):
         return answer_f1([output], [references])
 
 
-class EntityF1(RegisteredMetric):
+class EntityF1(CountedF1):
     """F1 of named entities that are written as `person: Ada Lovelace ; location: London`.
 
     An entity is right if its kind and its words are. A text without a colon names none.
@@ -92,10 +92,6 @@ class EntityF1(RegisteredMetric):
         """Return the numbers of right entities, of those in the output, and in the reference."""
         found, right = _entities(output), _entities(references[0])
         return (found & right).total(), found.total(), right.total()
-
-    def score(self, sums: Sequence[float]) -> float:
-        both, found, right = sums
-        return 200 * both / (found + right) if found + right else 100.0
 
 
 def _entities(text: str) -> Counter[tuple[str, str]]:

@@ -25,7 +25,6 @@ from heedful.search.search_settings import (
     check_width,
 )
 from heedful.search.step_model import Continuation, StepModel, Stopped
-from heedful.search.structured_output import record_model, ruled_output
 from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 BATCH_TOKENS = 16_384
@@ -117,7 +116,7 @@ def generate(
         ]
         continuation = _continuation(model, chosen, texts, ends, settings, rules)
         hypotheses = search(
-            ruled_output(continuation, settings, tokenizer),
+            _formed(continuation, settings, tokenizer),
             *_tensors(chosen, model),
             settings,
             specials=continuation.specials,
@@ -183,7 +182,7 @@ def stream(
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
     drawn = stream_tokens(
-        ruled_output(continuation, settings, tokenizer),
+        _formed(continuation, settings, tokenizer),
         *_tensors([prompt], model),
         settings,
         specials=continuation.specials,
@@ -272,8 +271,11 @@ def _continuation(
     rule: Stopped | None = stopped if settings.stop else None
     stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
     if rules is not None:
+        from heedful.search.grammar import Grammar, RuledModel  # for few models
+
         device = model.output_weight.device
-        stepping = record_model(stepping, rules, model.spec.vocabulary, device)
+        grammar = Grammar(rules.states, model.spec.vocabulary, rules.bos, device)
+        stepping = RuledModel(stepping, grammar)
     return Continuation(
         stepping,
         vocabulary=model.spec.vocabulary,
@@ -339,6 +341,17 @@ def _room(model: CausalLM, prompt: Sequence[int]) -> int | None:
     """Return the number of new tokens for which a prompt leaves positions; None if unlimited."""
     table = model.spec.embedding.positions.max_length
     return None if table is None else max(table - len(prompt), 0)
+
+
+def _formed(
+    continuation: Continuation[Any], settings: GenerationSettings, tokenizer: TokenDecoder | None
+) -> Any:
+    """Return the model of prompts, bound to the schema or expression of the settings, if any."""
+    if not settings.json_schema and not settings.regex:
+        return continuation
+    from heedful.search.structured_output import ruled_output  # for few requests
+
+    return ruled_output(continuation, settings, tokenizer)
 
 
 def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor, Tensor]:

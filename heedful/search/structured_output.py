@@ -17,14 +17,10 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, ModelError
-from heedful.search.grammar import Grammar, Ruled, RuledModel
+from heedful.search.grammar import Ruled, RuledModel
 from heedful.search.search_settings import GenerationSettings
-from heedful.search.step_model import Continuation, StepModel
-from heedful.text.field_tokenizer import FieldTokenizer
+from heedful.search.step_model import Continuation
 from heedful.text.token_bytes import token_bytes
-
-ANY_OBJECT = '{"type": "object"}'
-"""Schema of any JSON object."""
 
 MOST_CHARACTERS = 200_000
 """Most characters of a schema or an expression; the longest of JSONSchemaBench has 190,000."""
@@ -137,7 +133,7 @@ def ruled_output(
 
     Args:
         continuation: model of the prompts.
-        settings: settings with `json_schema` or `regex`, or neither.
+        settings: settings with `json_schema` or `regex`.
         tokenizer: tokenizer of the model; None for a model without text.
 
     Raises:
@@ -146,8 +142,6 @@ def ruled_output(
         ModelError: when the model's vocabulary cannot write such an output.
     """
     schema, regex = settings.json_schema, settings.regex
-    if not schema and not regex:
-        return continuation
     if tokenizer is None:
         raise ConfigError(
             "The form of an output is one of text, and this model writes records",
@@ -293,17 +287,3 @@ class _Words:
             ids.append(self._ids[rest[:size]])
             rest = rest[size:]
         return ids
-
-
-def record_model(
-    model: StepModel[Any], rules: FieldTokenizer, vocabulary: int, device: torch.device
-) -> RuledModel[Any]:
-    """Return a model that writes records only.
-
-    Args:
-        model: model of the sequences.
-        rules: fields of the records.
-        vocabulary: vocabulary size V.
-        device: device of the search.
-    """
-    return RuledModel(model, Grammar(rules.states, vocabulary, rules.bos, device))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heedful.apps.evaluation.series_forecast import forecast
 from heedful.cli.text_io import Report, output_to, terminal
 from heedful.data.corpus_spec import RecordSpec
 from heedful.data.series_files import SeriesRecords
+from heedful.data.text_file import chunks
 
 if TYPE_CHECKING:
     from heedful.pipelines.text_generation import GenerationPipeline
@@ -20,6 +20,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 """Shares of the futures below a forecast's low, middle and high values."""
 FUTURES = 100
 """Futures drawn for a series if --n-best is unset (1): ten of them beyond each outer quantile."""
+_AT_ONCE = 64  # series in memory
 
 
 def series_reading(pipeline: GenerationPipeline) -> RecordSpec | None:
@@ -49,22 +50,22 @@ def write_forecasts(
     Raises:
         DataError: when the file cannot be read, or a series is too short.
     """
+    from heedful.apps.evaluation.series_forecast import forecast  # other models write no futures
+
     loaded, count = report.seconds, 0
     samples = options.pop("n_best", 1)
+    options["samples"] = samples if samples > 1 else FUTURES
     options.pop("sampling", None)  # futures are drawn anyway
     with terminal() as events, output_to(output_file) as file:
-        for count, (where, past) in enumerate(SeriesRecords(series, reading).series(), start=1):
-            futures = forecast(
-                pipeline,
-                [past],
-                samples=samples if samples > 1 else FUTURES,
-                places=[where],
-                **options,
-            )
-            rows = np.quantile(futures[0], QUANTILES, axis=0).tolist()  # [quantiles, horizon]
-            names = map(str, QUANTILES)
-            line = {"series": where, **dict(zip(names, rows, strict=True))}
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for part in chunks(SeriesRecords(series, reading).series(), _AT_ONCE):
+            places, pasts = zip(*part, strict=True)
+            # Draws depend on the number of a series in the file, as of all in one call.
+            futures = forecast(pipeline, pasts, places=places, first_name=count, **options)
+            for where, drawn in zip(places, futures, strict=True):
+                rows = np.quantile(drawn, QUANTILES, axis=0).tolist()  # [quantiles, horizon]
+                line = {"series": where, **dict(zip(map(str, QUANTILES), rows, strict=True))}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += len(part)
             events.progress(count, None, "forecast")
     report.finish({"series": count, "load_seconds": round(loaded, 3)}, summary=False)
 

@@ -10,19 +10,18 @@ its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.attention.relative_positions import Bias
+from heedful.nn.attention.relative_positions import Bias, SelectingBias
 from heedful.nn.feedforward import linear
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 
 
-class Disentangled(Bias):
+class Disentangled(SelectingBias):
     """Scores of contents with distances, as in DeBERTa (He 2021, section 3.1).
 
     Args:
@@ -58,16 +57,6 @@ class Disentangled(Bias):
         heads, head_width = attention.num_heads, attention.width_of_heads(width)
         return cls(spec, heads, head_width, width, attention.scale_of_scores(width))
 
-    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """Return scale · (q · key of the distance + k · query of the distance), [B, H, Lq, Lk]."""
-        return self._scores(slice(None), query, keys, positions)
-
-    def of_heads(
-        self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
-    ) -> Tensor:
-        """See `Bias`."""
-        return self._scores(list(heads), query, keys, positions)
-
     def work(self, queries: int, keys: int) -> int:
         """Return the operations of queries and of keys with all vectors of distances.
 
@@ -81,6 +70,7 @@ class Disentangled(Bias):
     def _scores(
         self, heads: slice | list[int], query: Tensor, keys: Tensor, positions: Positions
     ) -> Tensor:
+        """Return scale · (q · key of the distance + k · query of the distance)."""
         name = ("disentangled", self.span, self.max_distance)
         # Buckets depend on settings alone and are shared by all layers.
         buckets = positions.derive(name, lambda: self._bucket(-positions.distance()))[:, None]

@@ -115,6 +115,26 @@ class BiasOfHeads(Bias):
         return lambda row, head, index, distance: of_pairs(row, indices[head], index, distance)
 
 
+class SelectingBias(Bias):
+    """Base of biases that compute the heads which they are asked for, and no others."""
+
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
+        """Return the term of all heads, [B, H, Lq, Lk]; see `Bias`."""
+        return self._scores(slice(None), query, keys, positions)
+
+    def of_heads(
+        self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
+    ) -> Tensor:
+        """See `Bias`."""
+        return self._scores(list(heads), query, keys, positions)
+
+    def _scores(
+        self, heads: slice | list[int], query: Tensor, keys: Tensor, positions: Positions
+    ) -> Tensor:
+        """Return the term of some heads, [B, H, Lq, Lk], given only their queries and keys."""
+        raise NotImplementedError
+
+
 class Alibi(Bias):
     """ALiBi: a penalty linear in distance, with a fixed slope per head (Press 2022, section 3).
 
@@ -299,7 +319,7 @@ class RelativeKeys(Bias):
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
 
 
-class TransformerXL(Bias):
+class TransformerXL(SelectingBias):
     """The relative positions of Transformer-XL, without a largest distance (Dai 2019, section 3.3).
 
     To scale · q · k, which attention computes, the bias adds scale · (u · k + (q + v) · W r), where
@@ -334,16 +354,6 @@ class TransformerXL(Bias):
             width,
             attention.scale_of_scores(width),
         )
-
-    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """Return scale · (u · key + (query + v) · W r), [B, H, Lq, Lk]."""
-        return self._scores(slice(None), query, keys, positions)
-
-    def of_heads(
-        self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
-    ) -> Tensor:
-        """See `Bias`."""
-        return self._scores(list(heads), query, keys, positions)
 
     def work(self, queries: int, keys: int) -> int:
         """Return the operations of queries with distances, and of u with the keys.

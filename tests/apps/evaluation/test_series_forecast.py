@@ -68,9 +68,10 @@ def test_generate_writes_quantiles_for_each_series(run: Path, tmp_path: Path) ->
     np.testing.assert_allclose(
         [line["0.5"] for line in lines], [[1, 2, 3], [20, 30, 10]], rtol=0.13
     )
-    (futures,) = forecast(run, [[1, 2, 3] * 3], samples=20, seed=3)
-    for name in ("0.1", "0.5", "0.9"):
-        np.testing.assert_allclose(lines[0][name], np.quantile(futures, float(name), axis=0))
+    futures = forecast(run, [[1, 2, 3] * 3, [20, 30, 10] * 3], samples=20, seed=3)
+    for line, drawn in zip(lines, futures, strict=True):
+        for name in ("0.1", "0.5", "0.9"):
+            np.testing.assert_allclose(line[name], np.quantile(drawn, float(name), axis=0))
 
 
 def test_generate_names_the_column_that_is_too_short(

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.decoders.mamba_models import (
+    read_state_spaces,
+    state_space_table,
+    write_state_spaces,
+)
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.interop.tensor_table import (
     AFFINE,
     LINEAR,
+    Rule,
     Table,
     concatenated,
-    output_projection,
-    prefix_of,
     renamed,
     reshaped,
     same,
 )
 from heedful.models.model_spec import CausalLMSpec
-from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mamba2_spec import Mamba2Spec
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec
 
 _LAYER = {
     "dt_bias": "step_bias",
@@ -40,8 +42,6 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
     head_width = fields.integer("head_dim", 64)
     if fields.number("expand", 2) * width != heads * head_width:
         raise fields.wrong("expand", f"num_heads times head_dim are {heads * head_width}")
-    epsilon = fields.number("layer_norm_epsilon", 1e-5)
-    norm = NormSpec(kind="rms", epsilon=epsilon)
     mixer: Any = Mamba2Spec(
         num_heads=heads,
         head_width=head_width,
@@ -49,21 +49,10 @@ def _read(fields: Fields, names: Names) -> CausalLMSpec:
         state_size=fields.integer("state_size", 128),
         convolution=fields.integer("conv_kernel", 4),
         bias=fields.flag("use_bias", False),
-        norm_epsilon=epsilon,
+        norm_epsilon=fields.number("layer_norm_epsilon", 1e-5),
     )
-    return CausalLMSpec(
-        width=width,
-        vocabulary=fields.integer("vocab_size", 32768),
-        embedding=EmbeddingSpec(scale=False, positions=PositionSpec(kind="none")),
-        decoder=StackSpec.of(
-            num_layers=fields.integer("num_hidden_layers", 64),
-            block=BlockSpec.of(
-                norm_placement="pre", norm=norm, self_attention=mixer, feedforward=None
-            ),
-            final_norm=norm,
-        ),
-        tied=fields.flag("tie_word_embeddings", False),
-    )
+    sizes = {"hidden_size": 4096, "vocab_size": 32768, "num_hidden_layers": 64}
+    return read_state_spaces(fields, mixer, sizes, tied=False)
 
 
 def _check_limits(fields: Fields) -> None:
@@ -86,46 +75,33 @@ def _write(spec: CausalLMSpec) -> dict[str, Any]:
     inner = mixer.num_heads * mixer.head_width
     return {
         "architectures": ["Mamba2ForCausalLM"],
-        "vocab_size": spec.vocabulary,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.decoder.num_layers,
-        "layer_norm_epsilon": spec.decoder.block.norm.epsilon,
+        **write_state_spaces(spec, mixer),
         # A whole number wherever it can be, as their class writes it.
         "expand": inner // spec.width if inner % spec.width == 0 else inner / spec.width,
         "num_heads": mixer.num_heads,
         "head_dim": mixer.head_width,
         "n_groups": mixer.num_groups,
-        "state_size": mixer.state_size,
-        "conv_kernel": mixer.convolution,
-        "use_bias": mixer.bias,
-        "tie_word_embeddings": spec.tied,
     }
 
 
 def _table(spec: CausalLMSpec, names: Names) -> Table:
-    prefix, mixer = prefix_of(names, "backbone."), _mixer(spec)
+    mixer = _mixer(spec)
     inner, group = mixer.num_heads * mixer.head_width, mixer.num_groups * mixer.state_size
-    embedding = f"{prefix}embeddings.weight"
-    rules = [
-        same(embedding, "embedding.weight"),
-        same(f"{prefix}norm_f.weight", "decoder.final_norm.weight"),
-    ]
-    taps = (inner + 2 * group, mixer.convolution)
-    parts = AFFINE if mixer.bias else LINEAR
+    channels, parts = inner + 2 * group, AFFINE if mixer.bias else LINEAR
+    taps = (channels, mixer.convolution)
     maps = {"gate": inner, "value": inner, "write": group, "read": group, "step": mixer.num_heads}
-    for number in range(spec.decoder.num_layers):
-        layer, block = f"{prefix}layers.{number}.", f"decoder.blocks.{number}."
-        theirs, ours = f"{layer}mixer.", f"{block}mixer."
-        rules.append(same(f"{layer}norm.weight", f"{block}mixer_norm.weight"))
-        rules += [same(f"{theirs}{name}", f"{ours}{own}") for name, own in _LAYER.items()]
-        shape = (taps[0], 1, taps[1])
+
+    def rules_of(theirs: str, ours: str) -> list[Rule]:
+        rules = [same(f"{theirs}{name}", f"{ours}{own}") for name, own in _LAYER.items()]
+        shape = (channels, 1, mixer.convolution)
         rules.append(reshaped(f"{theirs}conv1d.weight", f"{ours}taps", shape, taps))
         rules += renamed({"out_proj": "output"}, theirs=theirs, ours=ours, parts=parts)
         for part in parts:
             own = [f"{ours}{name}.{part}" for name in maps]
             rules.append(concatenated(f"{theirs}in_proj.{part}", own, list(maps.values())))
-    head, copies = output_projection("lm_head.weight", embedding if spec.tied else None)
-    return Table((*rules, *head), tuple(copies))
+        return rules
+
+    return state_space_table(spec, names, rules_of)
 
 
 ARCHITECTURE = Architecture(
