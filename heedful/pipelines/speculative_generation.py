@@ -144,10 +144,11 @@ class DraftModel:
 
     Args:
         model: model of the same vocabulary.
+        end: id of the end token, which is never drafted.
     """
 
-    def __init__(self, model: CausalLM) -> None:
-        self._reader = RewindableModel(model)
+    def __init__(self, model: CausalLM, end: int) -> None:
+        self._reader, self._end = RewindableModel(model), end
 
     def draft(self, ids: Sequence[int], count: int) -> list[int]:
         reader = self._reader
@@ -163,7 +164,10 @@ class DraftModel:
         drafted: list[int] = []
         unread = list(ids[same:])
         while len(drafted) < count:
-            drafted.append(int(reader.read(unread)[-1].argmax()))
+            logits = reader.read(unread)[-1]
+            # Nothing follows an end, and before the shortest length it would be refused.
+            logits[self._end] = -torch.inf
+            drafted.append(int(logits.argmax()))
             unread = drafted[-1:]
         return drafted
 
@@ -207,7 +211,7 @@ def speculate(
             target = RewindableModel(pipeline.engine)
             drafter: Drafter
             if draft is not None:
-                drafter = DraftModel(draft.engine)
+                drafter = DraftModel(draft.engine, draft.tokenizer.eos)
             else:
                 assert lookup is not None
                 drafter = PromptLookup(lookup)

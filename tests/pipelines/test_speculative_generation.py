@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError, ModelError
@@ -70,6 +70,10 @@ def build(kind: str, seed: int, noise: float = 0.0, part: Any = None) -> Generat
     prompts=st.lists(st.text("ab cde", max_size=9), min_size=1, max_size=2),
     draft_tokens=st.integers(1, 7), shortest=st.integers(0, 12),
     stop=st.sampled_from([(), ("ba",), ("e", "dc")]),
+)  # fmt: skip
+@example(
+    kind="rotary", seed=48, noise=0.0, drafting={"draft": True}, prompts=[""], draft_tokens=1,
+    shortest=3, stop=(),
 )  # fmt: skip
 @settings(max_examples=30, deadline=None)
 def test_tokens_are_those_of_greedy_search(
