@@ -83,6 +83,19 @@ class SpeculationFlags:
     draft_tokens: int = 5
 
 
+@flag_group("Conversations", 17)
+class ChatFlags:
+    """Answers of a model that was trained on conversations, by its chat template.
+
+    Args:
+        chat: Take each text as what a user says, and write the answer.
+        messages: File of conversations to answer, lines of JSON with messages.
+    """
+
+    chat: bool = False
+    messages: Path | None = None
+
+
 def generate(
     model: ModelPath,
     text: OneText = None,
@@ -95,6 +108,7 @@ def generate(
     settings: GenerationFlags | None = None,
     drawing: DrawingFlags = DrawingFlags(),
     speculation: SpeculationFlags = SpeculationFlags(),
+    conversation: ChatFlags = ChatFlags(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: int | None = None,
@@ -118,6 +132,7 @@ def generate(
         heedful generate english "Paris: " --json-schema city.json --max-length 200
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
         heedful generate large "Dear" --draft small --report report.json
+        heedful generate helper "What is the capital of France?" --chat
         heedful generate digits "a seven" --guidance 3 --out drawn
         heedful generate sales -i sales.csv -o forecasts.jsonl
 
@@ -132,6 +147,14 @@ def generate(
     if text is not None and prompt is not None:
         raise UserError("Give a text or --prompt, not both", where="heedful generate")
     prompt = text if prompt is None else prompt
+    if conversation.messages is not None:
+        if input is not None or prompt is not None:
+            raise UserError(
+                "Conversations are the whole input",
+                where="heedful generate",
+                remedy="Leave out the text and -i, or --messages",
+            )
+        input = conversation.messages
     search = _with_schema(sampling_settings(settings, GenerationSettings))
     flags = {"model": model, "device": device, "precision": precision}
     report = Report("generate", output, search.plain(), flags, rotary)
@@ -168,14 +191,14 @@ def generate(
         assert prompt is not None
         if message := describe_unknown(pipeline.tokenizer, [prompt]):
             say(f"warning: {message}")
-        _stream(pipeline, prompt, search)
+        _stream(pipeline, _prompts(pipeline, [prompt], 0, conversation)[0], search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
     write = _writer(pipeline, search, speculation, batch_size, device)
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
         for lines in chunks(input, CHUNK, prompt):
-            prompts = _with_sounds(pipeline, lines, counts["prompts"])
+            prompts = _prompts(pipeline, lines, counts["prompts"], conversation)
             if message := describe_unknown(pipeline.tokenizer, prompts):
                 events.warn(message)
             results = write(prompts, counts)
@@ -341,6 +364,24 @@ def _with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -
         json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
         for number, each in enumerate(prompts, start=first + 1)
     ]
+
+
+def _prompts(
+    pipeline: GenerationPipeline, lines: list[str], first: int, conversation: ChatFlags
+) -> list[str]:
+    """Return what a model continues for lines of its input, of which some came before."""
+    if conversation == ChatFlags():
+        return _with_sounds(pipeline, lines, first)
+    from heedful.data.text_file import parse_json
+    from heedful.text.chat_template import REMEDY, check_messages
+
+    prompts: list[str] = []
+    for number, line in enumerate(lines, start=first + 1):
+        where = f"{conversation.messages or 'prompt'}:{number}"
+        is_file = conversation.messages is not None
+        item = parse_json(line, where, REMEDY) if is_file else {"prompt": line}
+        prompts.append(pipeline.chat_prompt(check_messages(item, where)))
+    return prompts
 
 
 def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSettings) -> None:

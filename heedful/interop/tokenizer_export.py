@@ -19,6 +19,7 @@ from heedful.interop.hf_files import write_json_file
 from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
 from heedful.models.model_spec import CommonSpec
+from heedful.text.chat_template import CHAT_FILE
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.normalization import TextNormalizer
@@ -70,6 +71,8 @@ def write_tokenizers(
         OSError: when a file cannot be written.
     """
     refuse_records(tokenizers)
+    if tokenizers.chat is not None:
+        (directory / CHAT_FILE).write_text(tokenizers.chat, encoding="utf-8")
     source, target = tokenizers.source, tokenizers.target
     # Trained by Heedful; imported tokenizers hold their state in their own format already.
     if isinstance(source, Tokenizer) and isinstance(target, Tokenizer):

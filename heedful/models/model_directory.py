@@ -20,6 +20,7 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
+from heedful.text.chat_template import CHAT_FILE
 from heedful.text.tokenizer_pair import (
     PROTECTION_FILE,
     READING_FILE,
@@ -35,7 +36,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
-    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE),
+    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE, CHAT_FILE),
 )
 
 _DIMENSIONS = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
+from heedful.text.chat_template import CHAT_FILE, ChatTemplate
 from heedful.text.pretokenization import is_of_word
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
@@ -85,6 +86,7 @@ class TokenizerPair:
         soft_terms: flag that the model was trained on inline translations of terms.
         reading: part of a text that the model reads at once; None if it is not recorded.
         writing: stated form of translations; None for a model that does not say.
+        chat: template of the conversations that the model was trained on; None without any.
     """
 
     source: TextTokenizer
@@ -93,6 +95,12 @@ class TokenizerPair:
     soft_terms: bool = False
     reading: Reading | None = None
     writing: Writing | None = None
+    chat: str | None = None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template of conversations; the default one for a model without any."""
+        return ChatTemplate(self.chat)
 
     @property
     def joint(self) -> bool:
@@ -206,6 +214,8 @@ class TokenizerPair:
             if facts is not None:
                 content = {"schema_version": 1, **asdict(facts)}
                 files[name] = json.dumps(content, sort_keys=True) + "\n"
+        if self.chat is not None:
+            files[CHAT_FILE] = self.chat
         return files
 
     def save(self, directory: Path) -> None:
@@ -244,7 +254,9 @@ class TokenizerPair:
             _writing,
             "This does not say how translations are written, or not to this version of Heedful",
         )
-        return cls(source, target, protection, soft_terms is not None, reading, writing)
+        chat = directory / CHAT_FILE
+        template = read_text(chat) if chat.exists() else None
+        return cls(source, target, protection, soft_terms is not None, reading, writing, template)
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:

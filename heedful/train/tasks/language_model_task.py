@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
 import numpy as np
 from torch import nn
 
-from heedful.data.batch_plan import Indices
+from heedful.data.batch_plan import Indices, shuffle
+from heedful.data.chat_corpus import ChatReader, has_conversations
 from heedful.data.encoded_texts import (
     EncodedTexts,
     epoch_windows,
     make_windows,
+    whole_windows,
     window_starts,
 )
+from heedful.data.text_corpus import DocumentReader
+from heedful.data.text_file import TextFile
 from heedful.data.text_streams import Streams, StreamSegment, make_segments
+from heedful.errors import DataError
 from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.text.chat_template import REMEDY, ChatTemplate
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.batch_source import EpochBatches, FixedBatches, Source
@@ -23,7 +33,6 @@ from heedful.train.tasks.encoder_task import (
     all_texts,
     document_readers,
     encode_and_note,
-    encode_valid,
 )
 from heedful.train.tasks.streamed_corpora import (
     sampled_texts,
@@ -32,6 +41,7 @@ from heedful.train.tasks.streamed_corpora import (
     text_stream,
 )
 from heedful.train.training_memory import likely_spec
+from heedful.train.warm_start import initial_text_model
 
 
 def prepare(setup: Setup) -> Task:
@@ -44,7 +54,8 @@ def prepare(setup: Setup) -> Task:
     # The memory is that of the probable spec, as the data is arranged before the model exists.
     has_memory = getattr(likely_spec(settings), "memory", None) is not None
     stream = text_stream(setup, has_memory=has_memory) if data.is_streamed else None
-    training = [] if stream is not None else document_readers(setup, "train")
+    template = chat_template(setup)
+    training = [] if stream is not None else text_readers(setup, "train", template)
 
     def train_new() -> TokenizerPair:
         read = all_texts(setup, training) if stream is None else sampled_texts(setup, stream)
@@ -52,6 +63,9 @@ def prepare(setup: Setup) -> Task:
         return TokenizerPair(tokenizer, tokenizer)
 
     tokenizers = setup.tokenizers(train_new)
+    chats = bool(training) and isinstance(training[0], ChatReader)
+    if chats:
+        tokenizers = replace(tokenizers, chat=template.source)
     length = data.max_length
 
     def new_model() -> nn.Module:
@@ -67,12 +81,83 @@ def prepare(setup: Setup) -> Task:
         source: Source = streamed_texts(setup, stream, tokenizers)
     else:
         texts = encode_and_note(setup, "training", training, tokenizers.source)
-        make_source = _streams if has_memory else _windows
+        make_source = _conversations if chats else _streams if has_memory else _windows
         fingerprint, source = texts.fingerprint, make_source(texts, length, rows, settings.seed)
-    valid, validation = encode_valid(setup, tokenizers.source), None
-    if valid is not None:
+    validation = None
+    if data.valid:
+        held_out = text_readers(setup, "valid", template, chats=chats)
+        valid = encode_and_note(setup, "validation", held_out, tokenizers.source)
+    if data.valid and chats:
+        validation = _fixed_conversations(valid, length, rows)
+    elif data.valid:
         validation = (_fixed_streams if has_memory else _fixed_windows)(valid, length, rows)
     return Task(tokenizers, fingerprint, source, new_model, objective, validation)
+
+
+def chat_template(setup: Setup) -> ChatTemplate:
+    """Return the template of a run's conversations: of the settings, the initial model, or ours.
+
+    Raises:
+        DataError: when the file cannot be read or is no template.
+    """
+    path = setup.settings.data.chat_template
+    if setup.saved_tokenizers is not None:  # of a resumed run
+        return setup.saved_tokenizers.chat_template
+    if path is not None:
+        return ChatTemplate("".join(f"{line}\n" for line in TextFile(Path(path))), path)
+    if setup.settings.init is not None:
+        return initial_text_model(setup.settings)[1].chat_template
+    return ChatTemplate()
+
+
+def text_readers(
+    setup: Setup, role: Literal["train", "valid"], template: ChatTemplate, *, chats: bool = False
+) -> list[DocumentReader | ChatReader]:
+    """Open the training or validation files, of texts or of conversations.
+
+    Args:
+        setup: setup of the task.
+        role: use of the files.
+        template: template of conversations.
+        chats: flag that the run learns from conversations.
+
+    Raises:
+        DataError: when some are conversations and others are texts.
+    """
+    found: list[DocumentReader | ChatReader] = []
+    for reader in document_readers(setup, role):
+        is_chat = has_conversations(reader.path)
+        found.append(ChatReader(reader.path, template) if is_chat else reader)
+        chats = chats or is_chat
+    if odd := [each for each in found if isinstance(each, ChatReader) != chats]:
+        raise DataError(
+            "A run learns from conversations or from texts, and this file holds texts",
+            where=str(odd[0].path),
+            remedy=REMEDY,
+        )
+    return found
+
+
+def _conversations(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Indices]:
+    """Make training batches of windows of whole conversations, in another order in each epoch."""
+    starts, ends = whole_windows(texts, length)
+
+    def plan(epoch: int) -> list[Indices]:
+        bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+        return _chunks(shuffle(np.arange(len(starts)), bits), rows)
+
+    return EpochBatches(
+        plan, lambda n, _: make_windows(texts, starts[n], length, ends[n]), texts.line_of
+    )
+
+
+def _fixed_conversations(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Indices]:
+    """Make batches of all validation conversations, in order."""
+    starts, ends = whole_windows(texts, length)
+    return FixedBatches(
+        _chunks(np.arange(len(starts)), rows),
+        lambda n: make_windows(texts, starts[n], length, ends[n]),
+    )
 
 
 def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Indices]:
