@@ -61,7 +61,7 @@ class ChatReader(CorpusFile):
 
     def content_hash(self) -> str:
         """Return the SHA-256, in hexadecimal, of the file and of the template."""
-        return self.hash_with(f"chat {self.template.source}")
+        return self.hash_with(f"{type(self).__name__} {self.template.source}")
 
     def _conversations(self) -> Iterator[tuple[int, str, list[dict[str, str]]]]:
         def read() -> Iterator[tuple[int, str, list[dict[str, str]]]]:
@@ -76,6 +76,57 @@ class ChatReader(CorpusFile):
                 yield number, where, messages
 
         return self.at_least_one(read(), "conversation")
+
+
+_PREFERENCE_REMEDY = (
+    'Each line must be an object like {"prompt": "…", "chosen": "…", "rejected": "…"}, where the '
+    "prompt may be a list of messages"
+)
+
+
+@dataclass(frozen=True)
+class PreferenceReader(ChatReader):
+    """Pairs of answers to a prompt: each line is two conversations, with the better answer first.
+
+    Only the two answers are learned, whatever turns the prompt has.
+    """
+
+    def encoded(self, tokenizer: TextTokenizer) -> Iterator[tuple[int, list[int], list[bool]]]:
+        for number, where, messages in self._conversations():
+            prompt = self.template.prompt(messages[:-1])
+            text, own = self.template.with_answers(messages, where)
+            own = [is_own and at >= len(prompt) for at, is_own in enumerate(own)]
+            yield number, *encode_whole(tokenizer, text, own)
+
+    def _conversations(self) -> Iterator[tuple[int, str, list[dict[str, str]]]]:
+        def read() -> Iterator[tuple[int, str, list[dict[str, str]]]]:
+            for number, where, line in self.filled_lines():
+                item = parse_json(line, where, _PREFERENCE_REMEDY)
+                answers = [_text_of(item, name, where) for name in ("chosen", "rejected")]
+                if answers[0].strip() == answers[1].strip():
+                    raise DataError(
+                        "The chosen and the rejected answer are the same",
+                        where=where,
+                        remedy="Leave the line out",
+                    )
+                prompt = item.get("prompt")
+                asked = {"messages": prompt} if isinstance(prompt, list) else {"prompt": prompt}
+                for answer in answers:
+                    said = {"role": "assistant", "content": answer}
+                    messages = [*check_messages(asked, where), *check_messages([said], where)]
+                    yield number, where, messages
+
+        return self.at_least_one(read(), "preference")
+
+
+def _text_of(item: Any, name: str, where: str) -> str:
+    """Return an answer of a line, a text or a list of its one message."""
+    found = item.get(name) if isinstance(item, dict) else None
+    if isinstance(found, list) and found and isinstance(found[-1], dict):
+        found = found[-1].get("content")
+    if not isinstance(found, str) or not found.strip():
+        raise DataError(f"There is no {name} answer", where=where, remedy=_PREFERENCE_REMEDY)
+    return found
 
 
 def has_conversations(path: Path) -> bool:

@@ -42,7 +42,9 @@ def test_windows_hold_whole_conversations_whose_answers_are_learned(tmp_path: Pa
     texts, tokenizer = encoded(tmp_path)
     starts, ends = whole_windows(texts, 140)
     assert 1 < len(starts) < texts.texts  # some share a window
-    assert starts[0] == 0 and ends[-1] == len(texts) and (starts[1:] == ends[:-1]).all()
+    assert starts[0] == 0
+    assert ends[-1] == len(texts)
+    assert (starts[1:] == ends[:-1]).all()
     batch = make_windows(texts, starts, 140, ends)
     # A conversation sees itself alone: it begins at position 0, in a segment of its own.
     begins = (batch.ids == tokenizer.bos) & (batch.positions >= 0)
@@ -82,7 +84,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, problem: str) -> No
     assert has_conversations(path)
     with pytest.raises(DataError, match=problem) as raised:
         list(ChatReader(path, ChatTemplate()))
-    assert raised.value.where is not None and "c.jsonl:2" in raised.value.where
+    assert raised.value.where is not None
+    assert "c.jsonl:2" in raised.value.where
 
 
 def test_texts_are_no_conversations(tmp_path: Path) -> None:

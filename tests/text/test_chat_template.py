@@ -58,7 +58,8 @@ def test_a_model_is_asked_by_the_tokens_before_its_answer(
 ) -> None:
     template, chat = ChatTemplate(source), said(*texts[: len(texts) // 2 * 2])
     ids, learned = encode_whole(tokenizer(), *template.with_answers(chat, "chats.jsonl:1"))
-    assert len(ids) == len(learned) and learned[-1]
+    assert len(ids) == len(learned)
+    assert learned[-1]
     prompt = template.prompt(chat[:-1])
     asked, _ = encode_marked(tokenizer(), prompt, [False] * len(prompt))
     # The characters that are learned last are those of the last answer.
@@ -110,4 +111,5 @@ def test_a_template_of_others_does_little(source: str) -> None:
 def test_an_error_of_a_template_names_its_line() -> None:
     with pytest.raises(DataError) as raised:
         ChatTemplate("{{ bos_token }}\n\n{{ raise_exception('no tools') }}", "t.jinja").prompt([])
-    assert "no tools" in str(raised.value) and raised.value.where == "t.jinja:3"
+    assert "no tools" in str(raised.value)
+    assert raised.value.where == "t.jinja:3"
