@@ -251,7 +251,8 @@ def whole_windows(texts: EncodedTexts, length: int) -> tuple[Indices, Indices]:
         DataError: when a text is longer, with its line.
     """
     bounds = texts.bounds
-    starts, ends = [], []
+    starts: list[int] = []
+    ends: list[int] = []
     for start, end in itertools.pairwise(bounds.tolist()):
         # The end token of the last text is predicted, and not read.
         if end - start - 1 > length:

@@ -180,7 +180,7 @@ def _checked(message: Any, where: str, number: int) -> dict[str, str]:
     role = message.get("role") if isinstance(message, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list):  # parts, of which only those of text are read
-        parts = [each.get("text") if isinstance(each, dict) else None for each in content]
+        parts: list[Any] = [e.get("text") if isinstance(e, dict) else None for e in content]
         content = "".join(parts) if all(isinstance(each, str) for each in parts) else None
     if role not in ROLES or not isinstance(content, str):
         problem = f"role {role!r}" if role not in ROLES else "no text as its content"

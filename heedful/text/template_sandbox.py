@@ -6,13 +6,14 @@ import datetime
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from heedful.errors import DataError, first_line
 
@@ -38,7 +39,7 @@ _METHODS = {
 class _Generation(Extension):
     """The tag `generation`, which some templates have around an answer; it changes nothing here."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -49,7 +50,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """An environment that counts steps, and refuses operations whose results may be huge."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
-    concat = staticmethod(lambda parts: _bounded("".join(_within(parts))))  # type: ignore[assignment]
+    concat = staticmethod(lambda parts: _bounded("".join(_within(parts))))
 
     def __init__(self) -> None:
         super().__init__(
@@ -198,7 +199,7 @@ def _joined(node: nodes.Concat) -> nodes.Filter:
     return _filtered("joined", nodes.List(node.nodes, lineno=node.lineno))
 
 
-def _filtered(name: str, node: nodes.Expr) -> nodes.Filter:
+def _filtered(name: str, node: Any) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 

@@ -87,7 +87,8 @@ def test_a_template_that_rewrites_turns_is_named_with_the_line() -> None:
         "{{ '%999999999d' % 1 }}",
         "{{ 'x'.rjust(999999999) }}",
         "{{ '{:999999999}'.format(1) }}",
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+        "{{ f(60) }}",
         "{% set n = namespace(x='xx') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}"
         "{% endfor %}{{ n.x }}",
         "{% set n = namespace(x='xx') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}"
