@@ -6,11 +6,15 @@ tokens, for which one character each stands that no text may hold.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heedful.errors import DataError
 from heedful.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from heedful.text.template_sandbox import BoundedTemplate
 
 BOS, EOS = "\ufdd0", "\ufdd1"
 """Characters for the begin and end tokens; Unicode reserves them for uses within a program."""
@@ -48,23 +52,24 @@ class ChatTemplate:
     Args:
         source: Jinja template; the default one if None.
         where: name of its file, for messages.
-
-    Raises:
-        DataError: when it is no template, with the line.
     """
 
     def __init__(self, source: str | None = None, where: str = CHAT_FILE) -> None:
+        self.source = DEFAULT_TEMPLATE if source is None else source
+        self._where = where
+
+    @functools.cached_property
+    def _template(self) -> BoundedTemplate:
         # Imported on use: few runs and models have conversations.
         from heedful.text.template_sandbox import BoundedTemplate
 
-        self.source = DEFAULT_TEMPLATE if source is None else source
-        self._template = BoundedTemplate(self.source, where)
+        return BoundedTemplate(self.source, self._where)
 
     def prompt(self, messages: Messages) -> ChatPrompt:
         """Return the text after which the model answers.
 
         Raises:
-            DataError: when the template refuses the messages.
+            DataError: when it is no template, with the line, or refuses the messages.
         """
         return ChatPrompt(self._render(messages, answers=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
@@ -21,7 +21,7 @@ from heedful.data.encoded_texts import (
 from heedful.data.text_corpus import DocumentReader
 from heedful.data.text_file import TextFile
 from heedful.data.text_streams import Streams, StreamSegment, make_segments
-from heedful.errors import DataError
+from heedful.errors import ConfigError, DataError
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.chat_template import REMEDY, ChatTemplate
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -65,7 +65,14 @@ def prepare(setup: Setup) -> Task:
     tokenizers = setup.tokenizers(train_new)
     chats = bool(training) and isinstance(training[0], ChatReader)
     if chats:
+        _check_chats(has_memory=has_memory)
         tokenizers = replace(tokenizers, chat=template.source)
+    elif data.chat_template is not None:
+        raise ConfigError(
+            "The files are texts, which need no chat template",
+            where="data.chat_template",
+            remedy="Leave it out, or give lines of JSON with messages",
+        )
     length = data.max_length
 
     def new_model() -> nn.Module:
@@ -83,15 +90,23 @@ def prepare(setup: Setup) -> Task:
         texts = encode_and_note(setup, "training", training, tokenizers.source)
         make_source = _conversations if chats else _streams if has_memory else _windows
         fingerprint, source = texts.fingerprint, make_source(texts, length, rows, settings.seed)
-    validation = None
+    validation: FixedBatches[Any] | None = None
     if data.valid:
         held_out = text_readers(setup, "valid", template, chats=chats)
         valid = encode_and_note(setup, "validation", held_out, tokenizers.source)
-    if data.valid and chats:
-        validation = _fixed_conversations(valid, length, rows)
-    elif data.valid:
-        validation = (_fixed_streams if has_memory else _fixed_windows)(valid, length, rows)
+        fixed = _fixed_streams if has_memory else _fixed_windows
+        validation = (_fixed_conversations if chats else fixed)(valid, length, rows)
     return Task(tokenizers, fingerprint, source, new_model, objective, validation)
+
+
+def _check_chats(*, has_memory: bool) -> None:
+    """Refuse conversations for a model that reads one long text by segments."""
+    if has_memory:
+        raise ConfigError(
+            "A conversation is read as a whole, so there is no earlier segment to remember",
+            where="model.memory",
+            remedy="Leave it out, and raise data.max_length for longer conversations",
+        )
 
 
 def chat_template(setup: Setup) -> ChatTemplate:
