@@ -1,6 +1,6 @@
 """Direct preference optimisation (DPO, Rafailov 2023) of answers to questions for dates.
 
-    python benchmarks/preferences.py [--seeds 1 2 3] [--betas 0.03 0.1 0.3]
+    python benchmarks/preferences.py [--seeds 1 2 3] [--betas 0.05 0.5]
 
 A decoder over characters learns from conversations to write a date in figures, "2014-03-07"; half
 of its answers are of that form and half are a sentence around it. Then it learns from 1,000 pairs,
@@ -33,7 +33,7 @@ def main() -> None:
     """Train on conversations, then on preferences with each beta; write the results."""
     parser = new_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--betas", nargs="+", type=float, default=[0.03, 0.1, 0.3])
+    parser.add_argument("--betas", nargs="+", type=float, default=[0.05, 0.5])
     arguments = parser.parse_args()
     started, out = datetime.now(UTC), arguments.results / NAME
     out.mkdir(parents=True, exist_ok=True)
@@ -56,8 +56,8 @@ def main() -> None:
             facts = measured(run, before, questions)
             runs.append({"seed": seed, "beta": beta, **facts, "curve": curve(run)})
             print(json.dumps(runs[-1] | {"curve": None}), flush=True)
-    command = "python benchmarks/preferences.py"
-    write_result(out, command, (), started, runs=runs)
+        # After each seed, so that a stopped program has results.
+        write_result(out, "python benchmarks/preferences.py", (), started, runs=runs)
 
 
 def question(draw: random.Random) -> tuple[str, str, str]:
@@ -121,7 +121,7 @@ def measured(run: Path, before: Path, questions: list[tuple[str, str]]) -> dict[
 
 def log_probability(pipeline: Any, prompt: Any, answer: Any) -> float:
     """Return the log-probability of an answer and its end under a model."""
-    from heedful.pipelines.text_generation import prompt_ids
+    from heedful.text.field_tokenizer import prompt_ids
 
     begun, end = prompt_ids(pipeline.tokenizer, prompt), [pipeline.tokenizer.eos]
     written = [*answer.tokens, *(end if answer.ended == "end" else [])]

@@ -68,8 +68,7 @@ def classify(
         heedful classify animals cat.png dog.jpg --top 3
         heedful classify animals folder --json
         heedful classify clip cat.png --labels cat dog --template "a photo of a {}"
-        heedful classify english "A warm, funny film." --labels bad good --template
-            "{text} This is {label}."
+        heedful classify english "A warm film." --labels bad good --template "{text} It is {label}."
 
     Args:
         what: Text to label, or images: PNG and JPEG files, folders of them, or IDX files. If none,

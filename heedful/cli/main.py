@@ -46,7 +46,7 @@ GROUPS = {
         "translate-file": "Translate the text of a document, and keep its format.",
         "serve": "Serve translators and language models over HTTP.",
         "check": "Check given translations.",
-        "score": "Score given translations (log-probability).",
+        "score": "Score given translations, or texts (log-probability).",
         "calibrate": "Fit a confidence estimate to a model's translations.",
         "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
     },

@@ -15,9 +15,8 @@ from heedful.data.padding import pad
 from heedful.errors import DataError, ModelError
 from heedful.inspect.subject import Subject, inference
 from heedful.pipelines.batching import plan_batches
-from heedful.pipelines.encoder_input import check_length, frame
-from heedful.pipelines.text_encoding import MASK
-from heedful.pipelines.text_generation import generate, prompt_ids
+from heedful.pipelines.encoder_input import MASK, check_length, frame
+from heedful.pipelines.text_generation import generate
 from heedful.pipelines.text_splitting import clean
 from heedful.search.alignment import token_words
 from heedful.search.dispatch import search as search_for
@@ -28,6 +27,7 @@ from heedful.search.search_settings import (
     check_fits,
     longest_output,
 )
+from heedful.text.field_tokenizer import prompt_ids
 from heedful.text.tokenizer import TextTokenizer
 
 LONGEST = 4096

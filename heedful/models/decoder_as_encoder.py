@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from heedful.models.build import build_model, canonical_weights, load_weights
-from heedful.models.causal_lm import CausalLM
 from heedful.models.encoder_spec import EncoderSpec
 from heedful.text.registered_tokenizer import RegisteredTokenizer
 from heedful.text.tokenizer import Tokenizer
@@ -75,7 +74,7 @@ def load_reader(
         model: model of any kind.
         tokenizers: its tokenizers; None for a model of images.
     """
-    if not isinstance(model, CausalLM) or tokenizers is None:
+    if model.spec.kind != "causal_lm" or tokenizers is None:
         return model, tokenizers
     encoder = build_model(as_encoder(model.spec))
     load_weights(encoder, encoder_weights(canonical_weights(model)), where="decoder")

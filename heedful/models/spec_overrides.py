@@ -12,7 +12,7 @@ from heedful.config import Config
 from heedful.errors import ConfigError
 from heedful.models.model_spec import ModelSpec
 from heedful.models.recurrent_stacks import recurrent_options
-from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec, sees_no_later
 from heedful.nn.attention.masks import AllOf, Everything, Mask, SameSegment
 from heedful.nn.mask_text import parse_mask, write_mask
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, RotarySpec
@@ -36,7 +36,8 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         if option == "mask" and wanted is not None:
             mask = parse_mask(wanted, where="model.mask")
             # The normal form leaves causality out, which is an option of encoders alone.
-            if spec.kind == "encoder" and mask.is_causal and not spec.encoder.is_causal:
+            encoder: Any = getattr(spec, "encoder", None)
+            if spec.kind == "encoder" and sees_no_later(mask) and not encoder.is_causal:
                 differences.append("model.mask is causal, and the model's tokens see later ones")
             # Masks are compared in a normal form, as a mask can be written in several ways.
             wanted = dict(_seen(mask))["mask"]
@@ -103,6 +104,17 @@ def with_overrides(
             stack = stack.model_copy(update={"final_dropout": rates["dropout"]})
     pattern = tuple(_block_with_dropout(block, rates) for block in stack.pattern)
     return embedding, stack.model_copy(update={"pattern": pattern})
+
+
+def stacks_with_overrides(spec: Any, shape: TranslatorShape) -> dict[str, StackSpec]:
+    """Return the stacks of a model without an embedding by name, as `with_overrides` does.
+
+    Args:
+        spec: spec of the model.
+        shape: options of the run.
+    """
+    none = EmbeddingSpec()
+    return {name: with_overrides(none, stack, shape)[1] for name, stack in spec.stacks().items()}
 
 
 def _with_rotary(

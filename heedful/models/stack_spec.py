@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError
+from heedful.nn.attention.masks import FAR, Mask
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
@@ -250,6 +251,12 @@ class BlockSpec(Config):
         return values[0]
 
 
+def sees_no_later(mask: Mask) -> bool:
+    """Return True if no query far from the beginning sees a key after it."""
+    here = FAR // 2  # a prefix, which all queries see, ends before it
+    return all(last <= here for _, last in mask.bounds(here, here))
+
+
 class StackSpec(Config):
     """Blocks on top of each other: layer i is block i of the pattern, which repeats."""
 
@@ -450,7 +457,7 @@ class StackSpec(Config):
         """True if no token far from the beginning sees later ones, as in a decoder."""
         parts = list(self.mixers())
         return all(part.reads_ahead is None and not part.sees_later for part in parts) and all(
-            part.mask.is_causal for part in parts if part.kind == "attention"
+            sees_no_later(part.mask) for part in self.attentions()
         )
 
     def check_positions(self, number: int) -> None:

@@ -22,6 +22,9 @@ from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.predictions import Answer, best_span, cut, first_tokens
 from heedful.text.tokenizer import TextTokenizer, framed
 
+MASK = "[MASK]"
+"""Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
+
 BATCH_TOKENS = 4096
 """Default number of positions of a batch, padding counted."""
 

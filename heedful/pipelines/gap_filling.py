@@ -13,9 +13,9 @@ from heedful.data.padding import source_tensors
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
-from heedful.pipelines.encoder_input import BATCH_TOKENS
+from heedful.pipelines.encoder_input import BATCH_TOKENS, MASK
 from heedful.pipelines.predictions import Candidate
-from heedful.pipelines.text_encoding import MASK, EncodingOptions
+from heedful.pipelines.text_encoding import EncodingOptions
 from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search
 from heedful.search.search_settings import (

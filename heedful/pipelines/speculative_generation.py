@@ -22,11 +22,10 @@ from heedful.pipelines.text_generation import (
     Generation,
     GenerationPipeline,
     assembled,
-    prompt_ids,
 )
 from heedful.search.search_settings import GenerationSettings, Hypothesis, length_norm
 from heedful.search.step_model import end_merged, log_probabilities
-from heedful.text.field_tokenizer import FieldTokenizer
+from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 DRAFT_TOKENS = 5
 """Tokens of a draft if no number is set; Leviathan (2023) find 3 to 7 best."""
@@ -80,7 +79,11 @@ class PromptLookup:
             # The latest occurrence: a text repeats its present topic.
             for start in range(len(ids) - size - 1, -1, -1):
                 if ids[start : start + size] == last:
-                    return list(ids[start + size : start + size + count])
+                    # The draft may run into itself: a text in a loop is drafted to the full length.
+                    text = list(ids)
+                    for place in range(start + size, start + size + count):
+                        text.append(text[place])
+                    return text[len(ids) :]
         return []
 
 
@@ -202,10 +205,12 @@ def speculate(
         ids = prompt_ids(pipeline.tokenizer, prompt)
         with pipeline.computing():
             target = RewindableModel(pipeline.engine)
-            drafter = PromptLookup(lookup) if lookup is not None else None
+            drafter: Drafter
             if draft is not None:
                 drafter = DraftModel(draft.engine)
-            assert drafter is not None
+            else:
+                assert lookup is not None
+                drafter = PromptLookup(lookup)
             limited = _limited(settings, target, ids)
             text = RunningText(pipeline.tokenizer, ids, limited.stop)
             run = _Run(target, drafter, pipeline.tokenizer.eos, limited, text, numbers)

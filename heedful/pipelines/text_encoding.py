@@ -22,6 +22,7 @@ from heedful.models.encoder_spec import HeadSpec
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
+    MASK,
     Encoded,
     EncoderInput,
     FramedWindow,
@@ -49,9 +50,6 @@ Key = TypeVar("Key")
 
 Pooling = Literal["first", "last", "mean", "max"]
 """The vector of a text: of its first or last token, or the mean or maximum over its tokens."""
-
-MASK = "[MASK]"
-"""Placeholder of a hidden token in texts, for models with any spelling of the mask token."""
 
 
 class EncodingOptions(TypedDict, total=False):

@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Literal, Unpack
 from torch import Tensor
 
 from heedful.data.padding import pad
-from heedful.device import Precision
-from heedful.engines.inference.prepare import HeldModel
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
@@ -27,11 +25,8 @@ from heedful.search.search_settings import (
     check_width,
 )
 from heedful.search.step_model import Continuation, StepModel, Stopped
-from heedful.search.structured_output import ruled_output
-from heedful.text.chat_template import ChatPrompt, ChatTemplate, Messages, encode_marked
-from heedful.text.field_tokenizer import FieldTokenizer
-from heedful.text.tokenizer import TextTokenizer
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.search.structured_output import record_model, ruled_output
+from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 
 BATCH_TOKENS = 16_384
 """Default number of positions of a batch: prompts × longest, with new tokens, × continuations."""
@@ -277,8 +272,6 @@ def _continuation(
     rule: Stopped | None = stopped if settings.stop else None
     stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
     if rules is not None:
-        from heedful.search.grammar import record_model  # for few models
-
         device = model.output_weight.device
         stepping = record_model(stepping, rules, model.spec.vocabulary, device)
     return Continuation(
@@ -401,40 +394,6 @@ class GenerationPipeline(TextPipeline[CausalLM]):
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 
-    def __init__(
-        self,
-        model: CausalLM | HeldModel[CausalLM],
-        tokenizer: TextTokenizer,
-        chat: str | None = None,
-        *,
-        precision: Precision | None = None,
-    ) -> None:
-        """Take `chat`, the chat template of a model of conversations; others as in the class."""
-        super().__init__(model, tokenizer, precision=precision)
-        self.chat = chat
-
-    @classmethod
-    def tokenizers_of(cls, tokenizers: TokenizerPair) -> Sequence[Any]:
-        return (tokenizers.source, tokenizers.chat)
-
-    def chat_prompt(self, messages: Messages) -> ChatPrompt:
-        """Return the prompt for the next answer of a conversation.
-
-        Args:
-            messages: messages, each with `role` and `content`.
-
-        Raises:
-            DataError: when the model's template refuses them.
-            ModelError: when the model has learned from no conversations.
-        """
-        if self.chat is None:
-            raise ModelError(
-                "This model has no chat template, as it was trained on no conversations",
-                where=self.name,
-                remedy="Give the text itself as a prompt, or train on lines with messages",
-            )
-        return ChatTemplate(self.chat).prompt(messages)
-
     def generate(
         self,
         prompts: Sequence[str],
@@ -524,15 +483,3 @@ def as_record(found: Generation, rules: FieldTokenizer, prompt: Sequence[int]) -
     """Return a continuation with the whole record as its text."""
     others = tuple(as_record(each, rules, prompt) for each in found.others)
     return replace(found, text=rules.decode([*prompt, *found.tokens]), others=others)
-
-
-def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
-    """Return the token ids of a prompt, at least one, with the begin token as in training."""
-    if isinstance(tokenizer, FieldTokenizer):
-        return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
-    # `first` of the package's own tokenizers is for sources, which have an end token only.
-    first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
-    if isinstance(prompt, ChatPrompt):
-        # Trained conversations begin as all texts do.
-        return [tokenizer.bos, *encode_marked(tokenizer, prompt, [False] * len(prompt))[0]]
-    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.search.step_model import State, StepModel
-from heedful.text.field_tokenizer import FieldTokenizer, TokenState
+from heedful.text.field_tokenizer import TokenState
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,3 @@ class RuledModel(Generic[State]):
 
     def reorder(self, state: Ruled[State], rows: Tensor) -> Ruled[State]:
         return Ruled(self.model.reorder(state.inner, rows), state.places.flatten()[rows])
-
-
-def record_model(
-    model: StepModel[State], rules: FieldTokenizer, vocabulary: int, device: torch.device
-) -> RuledModel[State]:
-    """Return a model that writes records only.
-
-    Args:
-        model: model of the sequences.
-        rules: fields of the records.
-        vocabulary: vocabulary size V.
-        device: device of the search.
-    """
-    return RuledModel(model, Grammar(rules.states, vocabulary, rules.bos, device))

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, ModelError
-from heedful.search.grammar import Ruled, RuledModel
+from heedful.search.grammar import Grammar, Ruled, RuledModel
 from heedful.search.search_settings import GenerationSettings
-from heedful.search.step_model import Continuation
+from heedful.search.step_model import Continuation, StepModel
+from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.token_bytes import token_bytes
 
 ANY_OBJECT = '{"type": "object"}'
@@ -292,3 +293,17 @@ class _Words:
             ids.append(self._ids[rest[:size]])
             rest = rest[size:]
         return ids
+
+
+def record_model(
+    model: StepModel[Any], rules: FieldTokenizer, vocabulary: int, device: torch.device
+) -> RuledModel[Any]:
+    """Return a model that writes records only.
+
+    Args:
+        model: model of the sequences.
+        rules: fields of the records.
+        vocabulary: vocabulary size V.
+        device: device of the search.
+    """
+    return RuledModel(model, Grammar(rules.states, vocabulary, rules.bos, device))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.errors import ConfigError, DataError, suggest
+from heedful.text.chat_template import ChatPrompt, encode_marked
 from heedful.text.token_fields import TokenField
 from heedful.text.tokenizer import SPECIALS, TextTokenizer, Tokenizer, damaged, refuse_newer
 
@@ -400,3 +401,15 @@ def _sizes(field: TokenField) -> str:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return repr(text if len(text) <= 40 else f"{text[:37]}…")
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """Return the token ids of a prompt, at least one, with the begin token as in training."""
+    if isinstance(tokenizer, FieldTokenizer):
+        return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
+    # `first` of the package's own tokenizers is for sources, which have an end token only.
+    first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
+    if isinstance(prompt, ChatPrompt):
+        # Trained conversations begin as all texts do.
+        return [tokenizer.bos, *encode_marked(tokenizer, prompt, [False] * len(prompt))[0]]
+    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

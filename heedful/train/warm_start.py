@@ -22,8 +22,12 @@ from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.decoder_as_encoder import as_encoder, encoder_weights, framing
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import TASKS_OF_KIND, read_preset_spec
-from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
-from heedful.nn.spec import EmbeddingSpec
+from heedful.models.spec_overrides import (
+    contradictions,
+    separating_texts,
+    stacks_with_overrides,
+    with_overrides,
+)
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import RunSettings
@@ -231,10 +235,7 @@ def initial_image_spec(settings: RunSettings) -> Any:
     _refuse_differences(differences, where)
     if spec.kind == "resnet":
         return spec  # it has no dropout
-    stacks = {
-        name: with_overrides(EmbeddingSpec(), stack, settings.model)[1]
-        for name, stack in spec.stacks().items()
-    }
+    stacks = stacks_with_overrides(spec, settings.model)
     is_set = "dropout" in settings.model.model_fields_set
     dropout = settings.model.dropout if is_set else spec.dropout
     return spec.model_copy(update={**stacks, "dropout": dropout})

@@ -636,8 +636,8 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
     kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
     for kind in kinds:
         visit(kind)
-    for parts in ON_USE.values():
-        for address in parts.values():
+    for family in ("mixer", "position bias"):
+        for address in ON_USE[family].values():
             visit(resolve_name(address))
     return classes
 

@@ -125,7 +125,7 @@ def test_forgotten_tokens_leave_no_trace(
 def test_a_lookup_repeats_what_followed() -> None:
     lookup = PromptLookup(2)
     assert lookup.draft([1, 2, 3, 4, 1, 2], 2) == [3, 4]
-    assert lookup.draft([1, 2, 3, 4, 5, 2], 9) == [3, 4, 5, 2]
+    assert lookup.draft([1, 2, 3, 4, 5, 2], 9) == [3, 4, 5, 2, 3, 4, 5, 2, 3]
     assert lookup.draft([7, 1, 2, 8, 1, 2, 9, 1, 2], 1) == [9]
     assert lookup.draft([1, 2, 3], 4) == lookup.draft([1], 4) == []
 

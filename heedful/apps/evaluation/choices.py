@@ -23,7 +23,8 @@ from heedful.data.padding import pad
 from heedful.data.text_file import parse_json
 from heedful.errors import DataError
 from heedful.pipelines.batching import plan_batches, split_on_oom
-from heedful.pipelines.text_generation import GenerationPipeline, prompt_ids
+from heedful.pipelines.text_generation import GenerationPipeline
+from heedful.text.field_tokenizer import prompt_ids
 
 _NAMES = {
     "prompt": ("prompt", "ctx", "context", "question"),

@@ -284,8 +284,8 @@ def pseudo_likelihood(
             done += len(losses)
             if progress is not None:
                 progress(done, tokens)
-    sizes = {"length": reading.length, "stride": reading.room}
-    return TextLikelihood(total, tokens, **framed.facts, **sizes, pseudo=True)
+    facts = framed.facts | {"length": reading.length, "stride": reading.room}
+    return TextLikelihood(total, tokens, **facts, pseudo=True)
 
 
 @dataclass(frozen=True)

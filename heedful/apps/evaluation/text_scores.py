@@ -15,13 +15,11 @@ from heedful.apps.evaluation.text_losses import (
     window_length,
 )
 from heedful.errors import ModelError
-from heedful.pipelines.text_encoding import EncoderPipeline
-from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.pipelines.text_splitting import TargetScore
 
 
 def score_texts(
-    pipeline: GenerationPipeline | EncoderPipeline,
+    pipeline: Any,
     texts: Sequence[str],
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -34,7 +32,7 @@ def score_texts(
     pseudo-log-likelihood (Salazar 2020).
 
     Args:
-        pipeline: language model, from `heedful.load`.
+        pipeline: language model, causal or masked, from `heedful.load`.
         texts: independent texts, at least one of them not empty; longer ones than the model reads
             are cut into windows, which overlap by half for a causal model.
         batch_tokens: positions of a batch; they do not change the result.
@@ -46,7 +44,7 @@ def score_texts(
     """
     framed = FramedTexts.of(pipeline.tokenizer, texts)
     scores: list[list[float]] = []
-    if isinstance(pipeline, EncoderPipeline):
+    if "fill" in pipeline.verbs:
         reading = MaskedReading.of(pipeline, None)
         for done, ids in enumerate(framed.ids, start=1):
             parts = reading.losses(ids, batch_tokens)

@@ -21,11 +21,11 @@ from heedful.pipelines.text_generation import (
     Generation,
     GenerationPipeline,
     TextStream,
-    prompt_ids,
 )
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import GenerationSettings, SearchSettings
+from heedful.text.field_tokenizer import prompt_ids
 
 MOST_CHARACTERS_AT_ONCE = 2000
 """Maximum number of characters that are tokenised in the event loop: 0.2 ms, as long as a switch to

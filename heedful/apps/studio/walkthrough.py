@@ -14,7 +14,7 @@ from heedful.inspect.attention_maps import choose
 from heedful.inspect.decoding_steps import NextToken, next_token
 from heedful.inspect.readings import ModelInput, read, stack_positions, tensors
 from heedful.inspect.subject import Subject, array, capture, inference, stack_of, sublayers
-from heedful.pipelines.text_encoding import MASK
+from heedful.pipelines.encoder_input import MASK
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,11 +164,6 @@ class Mask(ABC):
         return 1
 
     @property
-    def is_causal(self) -> bool:
-        """True if a query far from 0 sees no later key."""
-        return all(last <= FAR // 2 for _, last in self.bounds(FAR // 2, FAR // 2))
-
-    @property
     def reach(self) -> int | None:
         """The number of earlier positions that a query may see; None if it is unbounded."""
         here = FAR // 2  # so far from 0 that the beginning cuts off no finite reach

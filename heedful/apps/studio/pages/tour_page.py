@@ -14,7 +14,7 @@ from heedful.apps.studio.walkthrough import HiddenToken, TextPass, open_layers, 
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import DataError
 from heedful.inspect.subject import stack_of
-from heedful.pipelines.text_encoding import MASK
+from heedful.pipelines.encoder_input import MASK
 
 LONGEST = 300
 """Maximum number of characters of a text, since the drawing has a column for each token."""

@@ -1,4 +1,4 @@
-"""Forecasts of `heedful generate`: quantiles of the futures of time series."""
+"""Prompts of `heedful generate` that are files: time series, to be forecast, and sounds."""
 
 from __future__ import annotations
 
@@ -67,3 +67,17 @@ def write_forecasts(
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             events.progress(count, None, "forecast")
     report.finish({"series": count, "load_seconds": round(loaded, 3)}, summary=False)
+
+
+def with_sounds(pipeline: GenerationPipeline, prompts: list[str], first: int) -> list[str]:
+    """Return prompts with the levels of the WAV files that they name, for a model of sounds."""
+    reading = getattr(pipeline.tokenizer, "reading", {})
+    if reading.get("reader") != "sounds":
+        return prompts
+    from heedful.data.sound_files import with_moments
+
+    # Only here are files named by a prompt: a server must not read those of its machine.
+    return [
+        json.dumps(with_moments(each, Path(), reading["levels"], f"prompt {number}"))
+        for number, each in enumerate(prompts, start=first + 1)
+    ]

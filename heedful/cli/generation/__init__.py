@@ -1,0 +1,1 @@
+"""Pictures, forecasts, drafts and schemas of `heedful generate`."""
