@@ -1,17 +1,17 @@
-"""Direct preference optimisation (DPO, Rafailov 2023) of answers to questions for dates.
+"""Direct preference optimisation (DPO, Rafailov 2023) of the length of answers.
 
-    python benchmarks/preferences.py [--seeds 1 2 3] [--betas 0.05 0.5]
+    python benchmarks/preferences.py [--seeds 1 2 3] [--betas 0.1 0.5]
 
-A decoder over characters learns from conversations to write a date in figures, "2014-03-07"; half
-of its answers are of that form and half are a sentence around it. Then it learns from 1,000 pairs,
-of which the short answer is the chosen one. The frozen model before is the reference. Answers to
-300 new questions are sampled, and the divergence from the reference is estimated on them too:
-log π(y|x) − log π_ref(y|x), the mean over answers. Everything is made here; no data is needed.
+A small decoder learns from conversations to answer questions such as "ann likes red and bob likes
+blue. What does bob like?"; half of its answers are the word alone, half the sentence "bob likes
+blue". Then it learns from 1,000 pairs, of which the short answer is the chosen one. The frozen
+model before is the reference. Answers to 300 new questions are sampled, and the divergence from the
+reference is estimated on them too: log π(y|x) − log π_ref(y|x), the mean over answers. Everything
+is made here; no data is needed.
 """
 
 from __future__ import annotations
 
-import calendar
 import json
 import random
 from datetime import UTC, datetime
@@ -27,13 +27,15 @@ import heedful as library
 NAME = "preferences"
 COUNTS = {"answers": 4_000, "pairs": 1_000, "valid": 200}
 TESTED = 300
+NAMES = ("ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ivy", "jon", "kim", "leo")
+COLOURS = ("red", "blue", "green", "pink", "grey", "black", "white", "brown")
 
 
 def main() -> None:
     """Train on conversations, then on preferences with each beta; write the results."""
     parser = new_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--betas", nargs="+", type=float, default=[0.05, 0.5])
+    parser.add_argument("--betas", nargs="+", type=float, default=[0.1, 0.5])
     arguments = parser.parse_args()
     started, out = datetime.now(UTC), arguments.results / NAME
     out.mkdir(parents=True, exist_ok=True)
@@ -62,10 +64,11 @@ def main() -> None:
 
 def question(draw: random.Random) -> tuple[str, str, str]:
     """Return a question, its short answer and its long one."""
-    day, month, year = draw.randint(1, 28), draw.randint(1, 12), draw.randint(1900, 2099)
-    said = f"{day} {calendar.month_name[month]} {year}"
-    short = f"{year}-{month:02}-{day:02}"
-    return f"Write {said} in figures.", short, f"In figures, {said} is {short}."
+    names, colours = draw.sample(NAMES, 2), draw.sample(COLOURS, 2)
+    asked = draw.randrange(2)
+    facts = " and ".join(f"{n} likes {c}" for n, c in zip(names, colours, strict=True))
+    long = f"{names[asked]} likes {colours[asked]}"
+    return f"{facts}. What does {names[asked]} like?", colours[asked], long
 
 
 def write_files(folder: Path) -> tuple[dict[str, Path], list[tuple[str, str]]]:
@@ -97,7 +100,7 @@ def measured(run: Path, before: Path, questions: list[tuple[str, str]]) -> dict[
     model: Any = library.load(run)
     reference: Any = library.load(before)
     prompts = [model.chat_prompt([{"role": "user", "content": asked}]) for asked, _ in questions]
-    answers = model.generate(prompts, max_length=80, sampling=True, seed=1)
+    answers = model.generate(prompts, max_length=30, sampling=True, seed=1)
     texts = [answer.text for answer in answers]
     ratios = [
         log_probability(model, prompt, answer) - log_probability(reference, prompt, answer)
@@ -106,9 +109,9 @@ def measured(run: Path, before: Path, questions: list[tuple[str, str]]) -> dict[
     mean = sum(ratios) / len(ratios)
     deviation = (sum((each - mean) ** 2 for each in ratios) / (len(ratios) - 1)) ** 0.5
     return {
-        "short": sum(len(text) == 10 for text in texts) / len(texts),
+        "short": sum(" " not in text for text in texts) / len(texts),
         "right": sum(
-            right in text for text, (_, right) in zip(texts, questions, strict=True)
+            text.endswith(right) for text, (_, right) in zip(texts, questions, strict=True)
         ) / len(texts),
         "kl": mean,
         "kl_error": deviation / len(ratios) ** 0.5,

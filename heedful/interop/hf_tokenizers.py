@@ -15,10 +15,9 @@ from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_bytes, read_json_file
 from heedful.interop.sentencepiece_files import from_sentencepiece
 from heedful.interop.vocabulary_files import from_byte_pairs, from_wordpiece, read_ids
-from heedful.text.chat_template import CHAT_FILE
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 from heedful.text.tokenizer import read_text
-from heedful.text.tokenizer_pair import ENGLISH, Reading, TokenizerPair
+from heedful.text.tokenizer_pair import CHAT_FILE, ENGLISH, Reading, TokenizerPair
 from heedful.text.tokenizers_library import library_errors
 
 FAST_FILE = "tokenizer.json"

@@ -19,13 +19,12 @@ from heedful.interop.hf_files import write_json_file
 from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
 from heedful.models.model_spec import CommonSpec
-from heedful.text.chat_template import CHAT_FILE
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import MASK, SPECIALS, TextTokenizer, Tokenizer, special_piece
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import CHAT_FILE, TokenizerPair
 
 GENERATION_FILE = "generation_config.json"
 

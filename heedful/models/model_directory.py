@@ -20,8 +20,8 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
-from heedful.text.chat_template import CHAT_FILE
 from heedful.text.tokenizer_pair import (
+    CHAT_FILE,
     PROTECTION_FILE,
     READING_FILE,
     SOFT_TERMS_FILE,

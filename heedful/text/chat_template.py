@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 BOS, EOS = "\ufdd0", "\ufdd1"
 """Characters for the begin and end tokens; Unicode reserves them for uses within a program."""
 
-CHAT_FILE = "chat_template.jinja"
-"""Name of a template's file in a model directory, as at Hugging Face."""
-
 DEFAULT_TEMPLATE = """\
 {%- for message in messages %}
 {{- message.role | capitalize }}:{{ '\\n' }}{{ message.content | trim }}
@@ -54,7 +51,7 @@ class ChatTemplate:
         where: name of its file, for messages.
     """
 
-    def __init__(self, source: str | None = None, where: str = CHAT_FILE) -> None:
+    def __init__(self, source: str | None = None, where: str = "chat template") -> None:
         self.source = DEFAULT_TEMPLATE if source is None else source
         self._where = where
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
-from heedful.text.chat_template import CHAT_FILE, ChatTemplate
 from heedful.text.pretokenization import is_of_word
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
 if TYPE_CHECKING:  # imported on use: few models have protected spans
+    from heedful.text.chat_template import ChatTemplate
     from heedful.text.protected_spans import Protection, SpanKind
 
 T = TypeVar("T")
@@ -28,6 +28,8 @@ PROTECTION_FILE = "protected_spans.json"
 SOFT_TERMS_FILE = "soft_terms.json"
 READING_FILE = "reading.json"
 WRITING_FILE = "writing.json"
+CHAT_FILE = "chat_template.jinja"
+"""Name of a chat template's file, as at Hugging Face."""
 
 NumberForm = Literal["model", "keep", "localize"]
 """Form of the numbers in a translation: as the model writes them, as in the source, or with the
@@ -100,7 +102,9 @@ class TokenizerPair:
     @property
     def chat_template(self) -> ChatTemplate:
         """The template of conversations; the default one for a model without any."""
-        return ChatTemplate(self.chat)
+        from heedful.text.chat_template import ChatTemplate
+
+        return ChatTemplate(self.chat, CHAT_FILE)
 
     @property
     def joint(self) -> bool:

@@ -35,7 +35,7 @@ class PreferenceBatch(WindowBatch):
 
 
 class Preferences(NamedTuple):
-    """What a model and its reference say of the pairs of a batch.
+    """The answers of a batch as a model sees them beside its reference.
 
     Args:
         margins: log-ratio of the chosen answer to the reference less that of the rejected [B].

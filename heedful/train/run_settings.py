@@ -81,9 +81,7 @@ class ObjectiveSettings(Config):
         "autoencoder (van den Oord 2017)",
     )
     beta: Annotated[float, Field(gt=0)] = Field(
-        0.1,
-        description="strength of the pull to the reference model in dpo (Rafailov 2023); more "
-        "keeps the model nearer",
+        0.1, description="strength of the pull to the reference in dpo (Rafailov 2023)"
     )
     permute_sentences: bool = Field(
         False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"

@@ -10,7 +10,8 @@ import pytest
 
 from heedful.data.batches import NO_TARGET
 from heedful.data.chat_corpus import ChatReader, has_conversations
-from heedful.data.encoded_texts import EncodedTexts, encode_texts, make_windows, whole_windows
+from heedful.data.chat_windows import whole_windows
+from heedful.data.encoded_texts import EncodedTexts, encode_texts, make_windows
 from heedful.errors import DataError
 from heedful.text.chat_template import ChatTemplate
 from heedful.text.tokenizer import Tokenizer

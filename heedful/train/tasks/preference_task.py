@@ -21,12 +21,12 @@ from heedful.train.preference_objective import (
     preference_measure,
 )
 from heedful.train.task import Setup, Task
+from heedful.train.tasks.conversation_files import chat_template
 from heedful.train.tasks.encoder_task import (
     document_readers,
     encode_and_note,
     weighted_fingerprint,
 )
-from heedful.train.tasks.language_model_task import chat_template
 
 
 def prepare(setup: Setup) -> Task:
