@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heedful.data.batches import NO_TARGET
-from heedful.data.chat_corpus import ChatReader, has_conversations
+from heedful.data.chat_corpus import ChatReader, PreferenceReader, has_conversations
 from heedful.data.chat_windows import whole_windows
 from heedful.data.encoded_texts import EncodedTexts, encode_texts, make_windows
 from heedful.errors import DataError
@@ -93,3 +93,16 @@ def test_texts_are_no_conversations(tmp_path: Path) -> None:
     assert not has_conversations(write(tmp_path / "t.jsonl", {"text": "a", "prompt": "b"}))
     (tmp_path / "t.txt").write_text('{"messages": []}\n', encoding="utf-8")
     assert not has_conversations(tmp_path / "t.txt")
+
+
+def test_only_the_two_answers_of_a_preference_are_learned(tmp_path: Path) -> None:
+    _, tokenizer = encoded(tmp_path)
+    said = [("user", "say red"), ("assistant", "red"), ("user", "again")]
+    prompt = [{"role": role, "content": text} for role, text in said]
+    line = {"prompt": prompt, "chosen": "blue", "rejected": [{"content": "green"}]}
+    reader = PreferenceReader(write(tmp_path / "pairs.jsonl", line), ChatTemplate())
+    found = [
+        tokenizer.decode([id for id, is_own in zip(ids, learned, strict=True) if is_own])
+        for _, ids, learned in reader.encoded(tokenizer)
+    ]
+    assert found == ["blue", "green"]

@@ -67,6 +67,15 @@ def test_a_model_is_asked_by_the_tokens_before_its_answer(
     assert tokenizer().decode(ids[:last]) == tokenizer().decode([tokenizer().bos, *asked])
 
 
+def test_begin_and_end_are_tokens_except_the_first_begin() -> None:
+    text = f"{BOS}ann{EOS}{BOS}red"
+    ids, learned = encode_marked(tokenizer(), text, [each == "r" for each in text])
+    known = tokenizer()
+    ann, red = known.encode("ann"), known.encode("red")
+    assert ids == [*ann, known.eos, known.bos, *red]
+    assert learned[: len(ann) + 2] == [False] * (len(ann) + 2)
+
+
 def test_nobody_spells_the_end_token() -> None:
     with pytest.raises(DataError, match="reserves"):
         check_messages(said("a", f"b{EOS}{BOS}"), "chats.jsonl:7")
