@@ -6,12 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.cli.generation.file_prompts import with_sounds
 from heedful.cli.parser import flag_group
-from heedful.data.text_file import parse_json
 from heedful.errors import UserError
-from heedful.text.chat_template import REMEDY, check_messages
-from heedful.text.unknown_characters import describe_unknown
 
 if TYPE_CHECKING:
     from heedful.pipelines.text_generation import GenerationPipeline
@@ -66,6 +62,12 @@ def prompts_of(
         DataError: when a line is no conversation, with its number.
         ModelError: when a model of texts is to answer conversations.
     """
+    # Imported on use: the flags above are read without a tokenizer's library.
+    from heedful.cli.generation.file_prompts import with_sounds
+    from heedful.data.text_file import parse_json
+    from heedful.text.chat_template import REMEDY, check_messages
+    from heedful.text.unknown_characters import describe_unknown
+
     if conversation == ChatFlags():
         prompts = with_sounds(pipeline, lines, first)
         if message := describe_unknown(pipeline.tokenizer, prompts):
