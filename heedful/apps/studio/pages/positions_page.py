@@ -218,7 +218,8 @@ def shuffled(request: ShuffledRequest, workspace: Workspace) -> dict[str, Any]:
 def _attended(vectors: Tensor, maps: Tensor) -> Tensor:
     """Return the output of one head of self-attention, given vectors [L, D] and maps [3, D, D]."""
     query, key, value = (vectors @ each for each in maps)
-    return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, dim=-1) @ value
+    mixed: Tensor = torch.softmax(query @ key.T / query.shape[-1] ** 0.5, dim=-1) @ value
+    return mixed
 
 
 @call(BeyondRequest)
