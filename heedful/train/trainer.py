@@ -372,6 +372,8 @@ class Trainer:
         }
         self.events.metric(state.step, values)
         figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
+        # A loss of rewarded answers is near 0 throughout, and says nothing.
+        figures |= {name: result.values[name] for name in ("reward", "kl") if name in result.values}
         self._show_progress(**figures)
 
     def _show_progress(self, **figures: Value) -> None:

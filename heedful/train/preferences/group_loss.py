@@ -1,0 +1,77 @@
+"""The loss of group relative policy optimisation (GRPO, Shao 2024), as a function of numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_SMALL = 1e-6  # against division by 0
+
+
+def group_advantages(rewards: Tensor) -> Tensor:
+    """Return rewards less the mean of their group, over its standard deviation (equation 2).
+
+    Args:
+        rewards: rewards [B, G] of G answers to each of B prompts.
+
+    Returns:
+        [B, G], with a sum of 0 in each group; 0 where all rewards of a group are equal.
+    """
+    wide = rewards.double()
+    centred = wide - wide.mean(1, keepdim=True)
+    scaled = centred / (wide.std(1, correction=0, keepdim=True) + _SMALL)
+    # A mean of equal numbers may differ from them in its last digit.
+    same = (rewards == rewards[:, :1]).all(1, keepdim=True)
+    return scaled.masked_fill(same, 0.0).to(rewards.dtype)
+
+
+class GroupLoss(NamedTuple):
+    """The loss of N answers and what it is made of.
+
+    Args:
+        losses: loss of each answer [N].
+        divergence: estimate of the KL divergence from the reference [N], summed over the tokens.
+        clipped: share of the tokens of each answer that the clipping leaves without a gradient [N].
+    """
+
+    losses: Tensor
+    divergence: Tensor
+    clipped: Tensor
+
+
+def group_loss(
+    ours: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    real: Tensor,
+    *,
+    clip: float,
+    beta: float,
+) -> GroupLoss:
+    """Return the loss of sampled answers (equation 3).
+
+    The divergence is estimated by π_ref/π − log(π_ref/π) − 1 at the sampled tokens, which is
+    unbiased for samples of π, and never negative (equation 4; k3 of Schulman 2020).
+
+    Args:
+        ours, old, reference: log-probability of each token by the model, by the model that sampled
+            it, and by the reference [N, L].
+        advantages: advantage of each answer [N].
+        real: flags of the tokens of the answers [N, L]; each row has one at least.
+        clip: ε, the change of the ratio of probabilities beyond which there is no more gain.
+        beta: weight of the divergence.
+    """
+    ratios, gain = (ours - old).exp(), advantages[:, None]
+    bounded = ratios.clamp(1 - clip, 1 + clip)
+    # The smaller of the two: clipping never makes a bad change look better.
+    surrogate = torch.minimum(ratios * gain, bounded * gain)
+    apart = reference - ours
+    divergence = apart.exp() - apart - 1
+    counts = real.sum(1)
+    # A mean over the tokens of an answer, as in the paper: long answers weigh no more.
+    losses = ((beta * divergence - surrogate) * real).sum(1) / counts
+    clipped = (bounded * gain < ratios * gain) & real
+    return GroupLoss(losses, (divergence * real).sum(1), clipped.sum(1) / counts)
