@@ -327,12 +327,14 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
 
         Raises:
             ModelError: when the model predicts no rewards.
-            DataError: when a conversation is too long, or the model's template refuses it; its
-                line is named.
+            DataError: when a conversation has no answer, is too long, or is refused by the model's
+                template; its line is named.
         """
         self.require("reward")
         template, items = ChatTemplate(self.chat), dict[int, EncoderInput]()
         for number, messages in enumerate(conversations):
+            if not messages or messages[-1]["role"] != "assistant":
+                raise DataError("There is no answer to reward", where=_line(number, options))
             text, own = template.with_answers(messages, _line(number, options))
             # The tokens of training, where the frame is the template's own.
             ids, _ = encode_whole(self.tokenizer, text, own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from heedful.data.chat_corpus import Asked
 from heedful.errors import ConfigError, DataError
@@ -13,12 +14,13 @@ Reward = Callable[[Sequence[Asked], Sequence[str]], list[float]]
 """Function from prompts and an answer to each to rewards, of which the larger is better."""
 
 
-def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked]) -> Reward:
+def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked], most: int) -> Reward:
     """Return the reward that the settings name.
 
     Args:
         settings: name of the reward, with its own settings.
         prompts: all prompts of the run.
+        most: most tokens of a prompt with its answer.
 
     Raises:
         ConfigError: when no reward is named, or a setting of it is missing, or of another.
@@ -27,9 +29,8 @@ def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked]) -> Reward:
     """
     _check_settings(settings)
     if settings.reward == "length":
-        return lambda asked, answers: [
-            float(-abs(len(a.split()) - settings.words)) for a in answers
-        ]
+        words = settings.words
+        return lambda asked, answers: [float(-abs(len(each.split()) - words)) for each in answers]
     if settings.reward == "exact":
         for each in prompts:
             if each.answer is None:
@@ -40,15 +41,16 @@ def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked]) -> Reward:
                 )
         return _exact
     if settings.reward == "sentiment":
-        return _of_label(settings)
-    judge = loaded_as("encoder", load_pipeline(str(settings.judge)))
-    judge.require("reward")
-    return lambda asked, answers: judge.reward(
-        [
-            [*each.messages, {"role": "assistant", "content": answer}]
-            for each, answer in zip(asked, answers, strict=True)
-        ]
-    )
+        return _of_label(settings, most)
+    judge = _judge(settings, most, "reward")
+
+    def reward(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
+        said = ({"role": "assistant", "content": answer} for answer in answers)
+        pairs = zip(asked, said, strict=True)
+        found: list[float] = judge.reward([[*each.messages, answer] for each, answer in pairs])
+        return found
+
+    return reward
 
 
 def _exact(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
@@ -59,10 +61,25 @@ def _exact(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
     ]
 
 
-def _of_label(settings: GrpoSettings) -> Reward:
+def _judge(settings: GrpoSettings, most: int, head: str) -> Any:
+    """Return the pipeline of the model that rewards, which has to have a head."""
+    # In float32 a resumed run gets the same rewards, whatever is fastest at that time.
+    judge = loaded_as("encoder", load_pipeline(str(settings.judge), precision="fp32"))
+    judge.require(head)
+    longest = judge.spec.max_length
+    # Found now, and not by the first long answer of a run.
+    if longest is not None and longest < most:
+        raise ConfigError(
+            f"The judge reads {longest} tokens, and prompts with answers may have {most}",
+            where="grpo.judge",
+            remedy=f"Lower data.max_length to {longest}, or train a judge on longer texts",
+        )
+    return judge
+
+
+def _of_label(settings: GrpoSettings, most: int) -> Reward:
     """Return the probability of a label as the reward."""
-    judge = loaded_as("encoder", load_pipeline(str(settings.judge)))
-    judge.require("sequence")
+    judge = _judge(settings, most, "sequence")
     if settings.label not in (known := judge.labels("sequence")):
         raise ConfigError(
             f"The classifier has no label {settings.label!r}",

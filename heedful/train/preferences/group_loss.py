@@ -32,7 +32,7 @@ class GroupLoss(NamedTuple):
 
     Args:
         losses: loss of each answer [N].
-        divergence: estimate of the KL divergence from the reference [N], summed over the tokens.
+        divergence: estimate of the KL divergence of a whole answer from the reference [N].
         clipped: share of the tokens of each answer that the clipping leaves without a gradient [N].
     """
 
@@ -53,8 +53,10 @@ def group_loss(
 ) -> GroupLoss:
     """Return the loss of sampled answers (equation 3).
 
-    The divergence is estimated by π_ref/π − log(π_ref/π) − 1 at the sampled tokens, which is
-    unbiased for samples of π, and never negative (equation 4; k3 of Schulman 2020).
+    In the loss, the divergence is estimated by π_ref/π − log(π_ref/π) − 1 at each sampled token,
+    which is never negative (equation 4; k3 of Schulman 2020). What is reported is log(π/π_ref) of
+    the answer (k1): where a model has left what its reference writes, k3 sees a part of it, since
+    the rest of its mean is in samples that do not come any more (docs/design/log.md).
 
     Args:
         ours, old, reference: log-probability of each token by the model, by the model that sampled
@@ -69,9 +71,9 @@ def group_loss(
     # The smaller of the two: clipping never makes a bad change look better.
     surrogate = torch.minimum(ratios * gain, bounded * gain)
     apart = reference - ours
-    divergence = apart.exp() - apart - 1
+    pull = apart.exp() - apart - 1
     counts = real.sum(1)
     # A mean over the tokens of an answer, as in the paper: long answers weigh no more.
-    losses = ((beta * divergence - surrogate) * real).sum(1) / counts
+    losses = ((beta * pull - surrogate) * real).sum(1) / counts
     clipped = (bounded * gain < ratios * gain) & real
-    return GroupLoss(losses, (divergence * real).sum(1), clipped.sum(1) / counts)
+    return GroupLoss(losses, -(apart * real).sum(1), clipped.sum(1) / counts)

@@ -7,8 +7,8 @@ which are then carried from batch to batch, and stored in checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from heedful.data.batches import NO_TARGET, ExampleBatch
+from heedful.data.batches import NO_TARGET, ExampleBatch, tensors_of
 from heedful.data.chat_corpus import Asked
 from heedful.data.padding import pad
 from heedful.device import Precision
 from heedful.events import Sample
 from heedful.pipelines.text_generation import Generation, generate
 from heedful.text.tokenizer import TextTokenizer
-from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import CarriedState, LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.preferences.answer_rewards import Reward
 from heedful.train.preferences.group_loss import group_advantages, group_loss
@@ -129,7 +128,9 @@ class PolicyObjective:
         answers = replace(answers, old=ours.detach()) if answers.old is None else answers
         assert answers.old is not None
         found = group_loss(
-            *(each.flatten(0, 1) for each in (ours, answers.old, answers.reference)),
+            ours.flatten(0, 1),
+            answers.old.flatten(0, 1),
+            answers.reference.flatten(0, 1),
             group_advantages(answers.rewards).flatten(),
             real.flatten(0, 1),
             clip=self.grpo.clip,
@@ -218,12 +219,12 @@ def log_probabilities(model: Any, answers: Answers, capture: Any = None) -> Tens
     logits = model.logits(states[real]).float()
     chosen = logits.gather(-1, targets[real][:, None])[:, 0] - logits.logsumexp(-1)
     zeros = chosen.new_zeros(targets.shape)
-    return zeros.masked_scatter(real, chosen).view(answers.targets.shape)
+    result: Tensor = zeros.masked_scatter(real, chosen).view(answers.targets.shape)
+    return result
 
 
 def _moved(answers: Answers, device: torch.device) -> Answers:
-    values = {each.name: getattr(answers, each.name) for each in fields(answers)}
-    return Answers(**{name: v if v is None else v.to(device) for name, v in values.items()})
+    return replace(answers, **{name: tensor.to(device) for name, tensor in tensors_of(answers)})
 
 
 _FILLERS = {"ids": 0, "targets": NO_TARGET, "positions": -1, "reference": 0, "old": 0}
@@ -257,7 +258,9 @@ def _again(carried: CarriedState, indices: Tensor) -> Answers | None:
     )
 
 
-def reward_measure(objective: PolicyObjective, batches: FixedBatches[Any], prompts: int) -> Measure:
+def reward_measure(
+    objective: PolicyObjective, batches: Iterable[PromptBatch], prompts: int
+) -> Measure:
     """Make the metrics of rewarded answers, of which one is sampled for each prompt.
 
     `reward` is their mean reward, and `kl` the estimated divergence from the reference for an
@@ -279,8 +282,7 @@ def reward_measure(objective: PolicyObjective, batches: FixedBatches[Any], promp
             with precision.autocast():
                 texts, answers = objective.sample(model, batch, 1, seed=0)
                 ours = log_probabilities(model, answers)
-            apart = answers.reference - ours
-            divergence += float((apart.exp() - apart - 1).sum())
+            divergence += float((ours - answers.reference).sum())
             rewards += answers.rewards.flatten().tolist()
             for number, text in zip(batch.indices.tolist(), texts, strict=True):
                 asked = objective.prompts[number].asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from heedful.data.batch_plan import Indices, plan_files, plan_once
 from heedful.data.chat_corpus import Asked, PromptReader
 from heedful.errors import ConfigError, DataError
+from heedful.models.spec_overrides import DROPOUTS
 from heedful.text.field_tokenizer import prompt_ids
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.preferences.answer_rewards import answer_reward
@@ -34,8 +36,9 @@ def prepare(setup: Setup) -> Task:
         ConfigError: when there is no initial model or reward, settings contradict each other, or
             the reference has another vocabulary.
     """
+    _check(setup.settings)
+    setup = _without_dropout(setup)
     settings, data = setup.settings, setup.settings.data
-    _check(settings)
     template, tokenizers = conversing(setup)
 
     def read(role: Literal["train", "valid"]) -> list[list[Asked]]:
@@ -43,7 +46,7 @@ def prepare(setup: Setup) -> Task:
 
     files, held_out = read("train"), read("valid")
     asked = [each for file in [*files, *held_out] for each in file]
-    reward = answer_reward(settings.grpo, asked)
+    reward = answer_reward(settings.grpo, asked, data.max_length)
     tokenizer = tokenizers.source
     prompts = [
         Prompt(each, prompt_ids(tokenizer, template.prompt(each.messages))) for each in asked
@@ -68,7 +71,8 @@ def prepare(setup: Setup) -> Task:
     if held_out:
         planned = [count + each for each in plan_once(sizes[count:], data)]
         validation = FixedBatches(planned, lambda numbers: batch(numbers, True))
-        measure = reward_measure(objective, validation, len(prompts) - count)
+        drawn = [batch(numbers, True) for numbers in planned]
+        measure = reward_measure(objective, drawn, len(prompts) - count)
     return Task(
         tokenizers,
         _fingerprint(settings, tokenizers.fingerprint, prompts[:count]),
@@ -78,6 +82,15 @@ def prepare(setup: Setup) -> Task:
         validation,
         measure,
     )
+
+
+def _without_dropout(setup: Setup) -> Setup:
+    """Return the setup with a model without dropout, unless its settings ask for some."""
+    # Answers are sampled without: another distribution in the loss would look like a divergence.
+    shape = setup.settings.model
+    unset = {name: 0.0 for name in DROPOUTS if name not in shape.model_fields_set}
+    model = shape.model_copy(update=unset)
+    return replace(setup, settings=setup.settings.model_copy(update={"model": model}))
 
 
 def _sizes(prompts: list[Prompt], settings: RunSettings) -> Indices:
