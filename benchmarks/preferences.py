@@ -64,21 +64,23 @@ def main() -> None:
         before = trained("answers", "answers.toml", "answers", seed)
         add("answers", seed, before, before, "answers")
         for beta in arguments.betas:
-            name, settings = f"dpo-{beta:g}", {"init": before, "objective__beta": beta}
+            name = f"dpo-{beta:g}"
+            settings: dict[str, Any] = {"init": before, "objective__beta": beta}
             run = trained(name, "dpo.toml", "pairs", seed, **settings)
             add(name, seed, run, before, "answers", beta=beta)
         judge = trained("judge", "judge.toml", "pairs", seed, init=before)
         runs.append({"run": "judge", "seed": seed, "curve": curve(judge)})
-        rewards: dict[str, dict[str, Any]] = {"length": {}, "reward_model": {"grpo__judge": judge}}
-        for name, settings in rewards.items():
-            settings |= {"init": before, "grpo__reward": name}
-            run = trained(f"grpo-{name}", "grpo.toml", "pairs", seed, **settings)
-            add(f"grpo-{name}", seed, run, before, "answers")
+        judged = {"reward": "reward_model", "judge": judge}
+        for how, beta in (({"reward": "length"}, 0.04), (judged, 0.04), (judged, 0.5)):
+            name = f"grpo-{how['reward']}-{beta:g}"
+            settings = {f"grpo__{key}": value for key, value in how.items()}
+            settings |= {"init": before, "objective__beta": beta}
+            run = trained(name, "grpo.toml", "pairs", seed, **settings)
+            add(name, seed, run, before, "answers", beta=beta)
         before = trained("dates", "dates.toml", "dates", seed)
         add("dates", seed, before, before, "dates")
-        settings = {"init": before, "grpo__reward": "exact"}
-        run = trained("grpo-dates", "grpo.toml", "asked", seed, **settings)
-        add("grpo-dates", seed, run, before, "dates")
+        run = trained("grpo-dates", "grpo.toml", "asked", seed, init=before, grpo__reward="exact")
+        add("grpo-dates", seed, run, before, "dates", beta=0.04)
         # After each seed, so that a stopped program has results.
         write_result(out, "python benchmarks/preferences.py", (), started, runs=runs)
 
