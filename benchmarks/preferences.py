@@ -59,15 +59,12 @@ def main() -> None:
         found = {"run": name, "seed": seed, **facts, **measured(run, before, tested[data])}
         print(json.dumps(found | {"samples": None}), flush=True)
         runs.append(found | ({} if run == before else {"curve": curve(run)}))
+        # After each run, so that a stopped program has results.
+        write_result(out, "python benchmarks/preferences.py", (), started, runs=runs)
 
     for seed in arguments.seeds:
         before = trained("answers", "answers.toml", "answers", seed)
         add("answers", seed, before, before, "answers")
-        for beta in arguments.betas:
-            name = f"dpo-{beta:g}"
-            settings: dict[str, Any] = {"init": before, "objective__beta": beta}
-            run = trained(name, "dpo.toml", "pairs", seed, **settings)
-            add(name, seed, run, before, "answers", beta=beta)
         judge = trained("judge", "judge.toml", "pairs", seed, init=before)
         runs.append({"run": "judge", "seed": seed, "curve": curve(judge)})
         judged = {"reward": "reward_model", "judge": judge}
@@ -81,8 +78,12 @@ def main() -> None:
         add("dates", seed, before, before, "dates")
         run = trained("grpo-dates", "grpo.toml", "asked", seed, init=before, grpo__reward="exact")
         add("grpo-dates", seed, run, before, "dates", beta=0.04)
-        # After each seed, so that a stopped program has results.
-        write_result(out, "python benchmarks/preferences.py", (), started, runs=runs)
+    for seed in arguments.seeds:
+        before = folder / f"answers-{seed}"
+        for beta in arguments.betas:
+            settings = {"init": before, "objective__beta": beta}
+            run = trained(f"dpo-{beta:g}", "dpo.toml", "pairs", seed, **settings)
+            add(f"dpo-{beta:g}", seed, run, before, "answers", beta=beta)
 
 
 def question(draw: random.Random) -> tuple[str, str, str]:
