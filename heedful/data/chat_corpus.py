@@ -118,7 +118,7 @@ class PreferenceReader(ChatReader):
         return self.at_least_one(read(), "preference")
 
 
-class Asked(NamedTuple):
+class PromptLine(NamedTuple):
     """A prompt of a file.
 
     Args:
@@ -142,25 +142,25 @@ _PROMPT_REMEDY = (
 class PromptReader(CorpusFile):
     """Prompts whose answers a model writes itself; lines of conversations or preferences serve."""
 
-    def __iter__(self) -> Iterator[Asked]:
+    def __iter__(self) -> Iterator[PromptLine]:
         """Yield the prompts.
 
         Raises:
             DataError: when a line has no prompt, or there is no line, with file and line.
         """
 
-        def read() -> Iterator[Asked]:
+        def read() -> Iterator[PromptLine]:
             for _, where, line in self.filled_lines():
                 item = parse_json(line, where, _PROMPT_REMEDY)
                 messages = check_messages(_with_turns(item), where)
                 last = messages[-1]
                 if last["role"] != "assistant":
                     answer = item.get("answer") if isinstance(item, dict) else None
-                    yield Asked(where, messages, answer if isinstance(answer, str) else None)
+                    yield PromptLine(where, messages, answer if isinstance(answer, str) else None)
                     continue
                 if not messages[:-1]:
                     raise DataError("There is no prompt", where=where, remedy=_PROMPT_REMEDY)
-                yield Asked(where, messages[:-1], last["content"])
+                yield PromptLine(where, messages[:-1], last["content"])
 
         return self.at_least_one(read(), "prompt")
 

@@ -21,11 +21,8 @@ from heedful.events import Events
 from heedful.models.checkpoint import load_model
 from heedful.train.objective import LossContext
 from heedful.train.preferences.group_loss import group_advantages, group_loss
-from heedful.train.preferences.policy_objective import (
-    PolicyObjective,
-    PromptBatch,
-    log_probabilities,
-)
+from heedful.train.preferences.policy_objective import PolicyObjective
+from heedful.train.preferences.rollouts import PromptBatch, log_probabilities
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import prepare_task
@@ -192,7 +189,7 @@ def prepared(folder: Path, chatty: Path, **changes: Any) -> tuple[Any, PolicyObj
 
 def test_answers_have_the_probabilities_of_their_sampling(folder: Path, chatty: Path) -> None:
     model, objective, batch = prepared(folder, chatty)
-    drawn, answers = objective.sample(model, batch, 3, seed=5)
+    drawn, answers = objective.sampler.sample(model, batch.indices, 3, seed=5)
     with torch.no_grad():
         sums = log_probabilities(model, answers).sum(-1).flatten().tolist()
     # A search counts the end that the longest length forces; a loss on it would teach to end.
@@ -202,13 +199,13 @@ def test_answers_have_the_probabilities_of_their_sampling(folder: Path, chatty: 
     words = [len(each.text.split()) for each in drawn]
     assert answers.rewards.flatten().tolist() == [-abs(count - 1) for count in words]
     assert ((answers.targets != NO_TARGET).sum(-1) >= 1).all()
-    again, _ = objective.sample(model, batch, 3, seed=5)
+    again, _ = objective.sampler.sample(model, batch.indices, 3, seed=5)
     assert [each.tokens for each in again] == [each.tokens for each in drawn]
 
 
 def test_equal_rewards_change_nothing_but_the_divergence(folder: Path, chatty: Path) -> None:
     model, objective, batch = prepared(folder, chatty)
-    objective.reward = lambda asked, answers: [0.3] * len(answers)
+    objective.sampler.reward = lambda asked, answers: [0.3] * len(answers)
     loss = objective.loss(model, batch, LossContext(1))
     loss.loss_sum.backward()
     # The model is its own reference still.
@@ -286,7 +283,7 @@ def test_other_models_reward(folder: Path, chatty: Path, judge: Path) -> None:
     )
     own = {"reward": "sentiment", "judge": str(folder / "classifier"), "label": "short"}
     model, objective, batch = prepared(folder, chatty, grpo=own)
-    drawn, answers = objective.sample(model, batch, 2, seed=1)
+    drawn, answers = objective.sampler.sample(model, batch.indices, 2, seed=1)
     texts = [each.text for each in drawn]
     labels = heedful.load(folder / "classifier").classify(texts)
     expected = [{each.label: each.probability for each in one}["short"] for one in labels]
@@ -294,16 +291,19 @@ def test_other_models_reward(folder: Path, chatty: Path, judge: Path) -> None:
     model, objective, batch = prepared(
         folder, chatty, grpo={"reward": "reward_model", "judge": str(judge)}
     )
-    drawn, answers = objective.sample(model, batch, 2, seed=1)
+    drawn, answers = objective.sampler.sample(model, batch.indices, 2, seed=1)
     words = [WORDS[number] for number in batch.indices.tolist() for _ in range(2)]
     pairs = zip(words, drawn, strict=True)
     rewards = heedful.load(judge).reward([conversation(word, each.text) for word, each in pairs])
     assert answers.rewards.flatten().tolist() == pytest.approx(rewards, abs=1e-4)
     model, objective, batch = prepared(folder, chatty, grpo={"reward": "exact"})
-    right = [objective.prompts[number].asked for number in batch.indices.tolist()]
+    right = [objective.sampler.prompts[number].asked for number in batch.indices.tolist()]
     answers_ = [str(each.answer) for each in right]
-    assert objective.reward(right, answers_) == [1.0] * len(right)
-    assert objective.reward(right[:2], [f" {answers_[0]}\n", f"{answers_[1]}s"]) == [1.0, 0.0]
+    assert objective.sampler.reward(right, answers_) == [1.0] * len(right)
+    assert objective.sampler.reward(right[:2], [f" {answers_[0]}\n", f"{answers_[1]}s"]) == [
+        1.0,
+        0.0,
+    ]
 
 
 @pytest.mark.parametrize(

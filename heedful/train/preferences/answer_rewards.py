@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heedful.data.chat_corpus import Asked
+from heedful.data.chat_corpus import PromptLine
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.any_pipeline import load_pipeline, loaded_as
 from heedful.train.objective_settings import GrpoSettings
 
-Reward = Callable[[Sequence[Asked], Sequence[str]], list[float]]
+Reward = Callable[[Sequence[PromptLine], Sequence[str]], list[float]]
 """Function from prompts and an answer to each to rewards, of which the larger is better."""
 
 
-def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked], most: int) -> Reward:
+def answer_reward(settings: GrpoSettings, prompts: Sequence[PromptLine], most: int) -> Reward:
     """Return the reward that the settings name.
 
     Args:
@@ -44,7 +44,7 @@ def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked], most: int) -
         return _of_label(settings, most)
     judge = _judge(settings, most, "reward")
 
-    def reward(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
+    def reward(asked: Sequence[PromptLine], answers: Sequence[str]) -> list[float]:
         said = ({"role": "assistant", "content": answer} for answer in answers)
         pairs = zip(asked, said, strict=True)
         found: list[float] = judge.reward([[*each.messages, answer] for each, answer in pairs])
@@ -53,7 +53,7 @@ def answer_reward(settings: GrpoSettings, prompts: Sequence[Asked], most: int) -
     return reward
 
 
-def _exact(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
+def _exact(asked: Sequence[PromptLine], answers: Sequence[str]) -> list[float]:
     """Return 1 for answers that are equal to the right ones up to white space, else 0."""
     return [
         float(answer.split() == (each.answer or "").split())
@@ -87,7 +87,7 @@ def _of_label(settings: GrpoSettings, most: int) -> Reward:
             remedy=f"Choose among {', '.join(known)}",
         )
 
-    def reward(asked: Sequence[Asked], answers: Sequence[str]) -> list[float]:
+    def reward(asked: Sequence[PromptLine], answers: Sequence[str]) -> list[float]:
         # A blank text has no labels, and no sentiment either.
         return [
             sum(each.probability for each in labels if each.label == settings.label)

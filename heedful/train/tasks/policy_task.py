@@ -10,18 +10,14 @@ import numpy as np
 import torch
 
 from heedful.data.batch_plan import Indices, plan_files, plan_once
-from heedful.data.chat_corpus import Asked, PromptReader
+from heedful.data.chat_corpus import PromptLine, PromptReader
 from heedful.errors import ConfigError, DataError
 from heedful.models.spec_overrides import DROPOUTS
 from heedful.text.field_tokenizer import prompt_ids
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.preferences.answer_rewards import answer_reward
-from heedful.train.preferences.policy_objective import (
-    PolicyObjective,
-    Prompt,
-    PromptBatch,
-    reward_measure,
-)
+from heedful.train.preferences.policy_objective import PolicyObjective, reward_measure
+from heedful.train.preferences.rollouts import Prompt, PromptBatch, Sampler
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Setup, Task, plural
 from heedful.train.tasks.answer_models import causal_model, conversing, reference_model
@@ -41,7 +37,7 @@ def prepare(setup: Setup) -> Task:
     settings, data = setup.settings, setup.settings.data
     template, tokenizers = conversing(setup)
 
-    def read(role: Literal["train", "valid"]) -> list[list[Asked]]:
+    def read(role: Literal["train", "valid"]) -> list[list[PromptLine]]:
         return [list(PromptReader(each.path)) for each in document_readers(setup, role)]
 
     files, held_out = read("train"), read("valid")
@@ -66,7 +62,8 @@ def prepare(setup: Setup) -> Task:
 
     new_model = causal_model(setup, tokenizers)
     reference = reference_model(settings, tokenizers, new_model)
-    objective = PolicyObjective(settings, reference, prompts, tokenizer, reward)
+    sampler = Sampler(reference, prompts, tokenizer, reward, settings.grpo.answer_tokens)
+    objective = PolicyObjective(settings, sampler)
     validation, measure = None, None
     if held_out:
         planned = [count + each for each in plan_once(sizes[count:], data)]
