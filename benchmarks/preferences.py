@@ -182,7 +182,8 @@ def curve(run: Path) -> list[dict[str, float]]:
     return [
         {"step": event["step"], **{n: round(event[n], 4) for n in names if n in event}}
         for event in read_events(run)
-        if event.get("event") == "validation" or ("reward" in event and not event["step"] % 10)
+        if event.get("event") == "validation"
+        or ("event" not in event and "reward" in event and event["step"] % 10 == 0)
     ]
 
 
