@@ -187,6 +187,7 @@ const KNOWN = {
   model: ["kind", "width", "vocabulary", "source_vocabulary", "target_vocabulary", "share_embeddings", "embedding",
     "encoder", "decoder", "output_bias", "max_length", "tied", "pooler", "heads"],
 };
+const PLACEMENTS = ["before", "after", "none"];
 const MASKS = ["everything", "causal", "segment", "all_of"];
 
 /** Refuse a model with a setting that is not computed here, rather than compute another model. */
@@ -220,6 +221,7 @@ function refuseOthers(spec) {
       const { part } = sublayer;
       check(sublayer, "sublayer", where);
       norm(sublayer.norm, `${where}.norm`);
+      if (!PLACEMENTS.includes(sublayer.norm_placement)) refuse(`${where}.norm_placement`);
       if (!["attention", "feedforward"].includes(part.kind)) refuse(`${where}.kind`);
       check(part, part.kind, where);
       if (part.mask) masks(part.mask, `${where}.mask`);

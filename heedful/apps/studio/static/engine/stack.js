@@ -34,10 +34,9 @@ export class Stack {
           ...each,
           address: addressOf(each),
           part: part.kind === "attention" ? completed(part, width) : part,
-          maps: Object.fromEntries(names.map((map_) => [map_, map(`${at}.${map_}`)])),
-          before: ["before", "both"].includes(placement) ? norm(each.norm, `${at}_norm`) : null,
+          maps: Object.fromEntries(names.map((role) => [role, map(`${at}.${role}`)])),
+          before: placement === "before" ? norm(each.norm, `${at}_norm`) : null,
           after: placement === "after" ? norm(each.norm, `${at}_norm`) : null,
-          ofOutput: ["both", "output"].includes(placement) ? norm(each.norm, `${at}_output_norm`) : null,
         };
       });
     });
@@ -83,10 +82,9 @@ export class Stack {
         const input = sublayer.before ? normalize(x, rows, sublayer.before) : x;
         here("input", input);
         const states = read?.[number][index] ?? beams.map((beam) => beam[number][index]);
-        let output = sublayer.part.kind === "attention"
+        const output = sublayer.part.kind === "attention"
           ? attention(input, rows, sublayer, states, positions, capture && here)
           : feedforward(input, rows, sublayer, here);
-        if (sublayer.ofOutput) output = normalize(output, rows, sublayer.ofOutput);
         here("output", output);
         x = sum(x, output, sublayer);
         here("residual", x);

@@ -1,0 +1,250 @@
+"""The models in the browser: the engine in JavaScript gives what the package gives, by node."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heedful.apps.studio.pages import PAGES
+from heedful.apps.studio.workspace import Workspace
+from heedful.errors import UserError
+from heedful.inspect.attention_maps import parts_of
+from heedful.inspect.readings import read, tensors
+from heedful.inspect.subject import Subject, capture, inference
+from heedful.models.build import build_model
+from heedful.models.checkpoint import save_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
+from heedful.pretrained.catalogue import models_at_hand
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the engine, is not here")
+
+SENTENCES = (
+    "The cat sat on the mat because it was tired.",
+    "The animal didn't cross the street because it was too tired.",
+    "The animal didn't cross the street because it was too wide.",
+    "I love cats.",
+    "I saw the man with the telescope.",
+    "The bank is closed today.",
+    "She sat on the bank of the river.",
+    "Where is the station?",
+    "Tom doesn't want to go to school tomorrow.",
+    "We have been waiting for you since half past seven this morning.",
+    "Could you please tell me what time it is?",
+    "My brother's friend bought 3 apples, 12 eggs and a loaf of bread.",
+    "If it rains, we'll stay at home.",
+    "The children who live next door are very noisy.",
+    "He said: I don't know.",
+    "It costs 25 dollars, doesn't it?",
+    "Mary speaks French better than German.",
+    "“Come in,” she said.",
+    "Nobody knew that the old house on the hill had been sold.",
+    "Don't touch that!",
+    "The soup is too hot to eat.",
+    "I'd rather read a book than watch television.",
+    "In 1989 the wall came down, and everything changed.",
+    "The café near the Zürich opera serves crème brûlée.",
+    "Her naïve façade didn't fool anyone.",
+    "He lives in 北京 now.",
+    "THE END",
+    "well ... maybe",
+    "A",
+    "The professor explained the difficult theory to his students twice.",
+)
+UNTRAINED = {
+    "rotary": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "num_kv_heads": 2},
+    "post": {"positions": "learned", "norm_placement": "post", "activation": "gelu", "bias": False},
+    "bare": {"positions": "sinusoidal", "norm_placement": "none", "share_embeddings": "none"},
+}
+AT_HAND = ("en-de", "english", "english-masked")
+
+
+class Engine:
+    """A process of node that answers requests."""
+
+    def __init__(self, folder: Path) -> None:
+        source = Path(str(resources.files("heedful.apps.studio") / "static" / "engine"))
+        shutil.copytree(source, folder / "engine")
+        # The files are modules for a browser; node wants to be told.
+        (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+        driver = Path(__file__).parent / "engine" / "driver.mjs"
+        command = [str(NODE), str(driver), str(folder / "engine")]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
+
+    def ask(self, model: Path, operation: str, **request: Any) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        line = json.dumps({"model": str(model), "operation": operation, **request})
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("engine"))
+    with made.process:  # leaving it closes the pipes, at which node ends
+        yield made
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models at hand, and small untrained ones of other parts in 8 bits."""
+    root = tmp_path_factory.mktemp("models")
+    return {name: models_at_hand()[name].path for name in AT_HAND} | {
+        name: _write(root / name, options) for name, options in UNTRAINED.items()
+    }
+
+
+def _write(directory: Path, options: dict[str, Any]) -> Path:
+    kind = "byte-bpe" if options["positions"] == "rotary" else "bpe"
+    spec = TokenizerSpec(kind=kind, vocabulary_size=320, words="punctuation")
+    tokenizers = train_pair(spec, SENTENCES, SENTENCES)
+    small = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
+    shape = TranslatorShape.parse({**small, "feedforward": 48, "max_length": 64, **options})
+    torch.manual_seed(3)
+    size = tokenizers.source.size
+    if options["positions"] == "rotary":
+        model = build_model(causal_lm_spec(shape, size, 64))
+    else:
+        model = build_model(translator_spec(shape, size, tokenizers.target.size))
+    with torch.no_grad():  # first weights give a flat distribution, in which all words are alike
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    save_model(model, TokenizerPair(tokenizers.source, tokenizers.target), directory, storage="int8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def workspace_of(paths: dict[str, Path]) -> Workspace:
+    return Workspace([*paths.values()])
+
+
+def subject_of(workspace: Workspace, name: str) -> Subject:
+    loaded = workspace.place(name).load()
+    return Subject(loaded.model, loaded.tokenizers)
+
+
+@pytest.mark.parametrize("name", [*AT_HAND, "rotary"])
+@given(
+    text=st.text(st.characters(categories=["L", "M", "N", "P", "S", "Z", "Cc"]), max_size=24)
+    | st.lists(st.sampled_from([*SENTENCES, " ", "  ", "ß", "…", "!!", "[MASK]", "▁", "🙂", "12"])).map(
+        " ".join
+    )
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_text_has_the_same_tokens(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str, text: str
+) -> None:
+    tokenizer = subject_of(workspace_of, name).source
+    theirs = engine.ask(paths[name], "tokens", text=text)
+    ids, spans = tokenizer.encode_spans(text)
+    assert theirs["ids"] == ids
+    assert theirs["pieces"] == tokenizer.pieces(ids)
+    assert [tuple(each) for each in theirs["spans"]] == spans
+    assert theirs["text"] == tokenizer.decode(ids)
+    if tokenizer.mask is not None:
+        assert theirs["masked"] == tokenizer.encode_masked(text, "[MASK]")
+
+
+@pytest.mark.parametrize("name", [*AT_HAND, *UNTRAINED])
+def test_logits_and_attention_are_those_of_the_model(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str
+) -> None:
+    subject = subject_of(workspace_of, name)
+    translates = subject.model.spec.reads == "pairs"
+    for text in SENTENCES:
+        second = {"second": text, "given": "typed"} if translates else {}
+        reading = read(subject, text, text if translates else None)
+        inputs = tensors(subject, [reading])
+        theirs = engine.ask(paths[name], "pass", request={"text": text, **second})
+        model: Any = subject.model
+        with inference(model):
+            states = model(*inputs)
+            project = model.logits if model.spec.generates else model.masked_lm_logits
+            logits = project(states)[0].numpy()
+        np.testing.assert_allclose(unpacked(theirs["logits"], logits), logits, rtol=0, atol=1e-3)
+        wanted = [
+            f"{'decoder' if part == 'cross' else part}.*.{'cross' if part == 'cross' else 'self'}"
+            for part in parts_of(model)
+        ]
+        own = capture(
+            model, inputs, [*(f"{each}.weights" for each in wanted), *(f"{s}.*.output" for s in model.stacks())]
+        )
+        for address, value in own.items():
+            found = unpacked(theirs["tensors"][address], value[0])
+            tolerance = 1e-4 if address.endswith("weights") else 1e-3
+            np.testing.assert_allclose(found, value[0], rtol=0, atol=tolerance, err_msg=address)
+
+
+def unpacked(text: str, like: np.ndarray) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<f4").reshape(like.shape)
+
+
+CALLS = {f"{page.name}/{name}": call for page in PAGES for name, call in page.calls.items()}
+
+
+def check_answer(
+    engine: Engine, paths: dict[str, Path], workspace: Workspace, address: str, name: str, body: Any
+) -> Any:
+    """Ask both for a call, and compare them; return what the studio answers."""
+    call = CALLS[address]
+    request = call.request.parse({"model": name, **body})
+    page, _, what = address.partition("/")
+    theirs = engine.ask(paths[name], "answer", page=page, name=what, body=body)
+    try:
+        own = json.loads(json.dumps(call.answer(request, workspace)))
+    except UserError as error:
+        assert theirs["what"] == error.what
+        return None
+    assert "result" in theirs, theirs
+    assert_alike(theirs["result"], own, f"{address} of {name}")
+    return own
+
+
+def assert_alike(theirs: Any, own: Any, where: str) -> None:
+    """Equal keys, texts and whole numbers; other numbers within 1e-3."""
+    if isinstance(own, dict):
+        assert theirs is not None and theirs.keys() == own.keys(), where
+        if "float32" in own:
+            mine = [np.frombuffer(base64.b64decode(each["float32"]), "<f4") for each in (theirs, own)]
+            np.testing.assert_allclose(*mine, rtol=0, atol=1e-4, err_msg=where)
+        for key, value in own.items():
+            if key == "shades":  # a weight may lie at the edge of two shades
+                shades = [np.frombuffer(base64.b64decode(each), "u1") for each in (theirs[key], value)]
+                assert np.abs(shades[0].astype(int) - shades[1]).max(initial=0) <= 1, where
+            elif key != "float32":
+                assert_alike(theirs[key], value, f"{where}.{key}")
+    elif isinstance(own, list):
+        assert isinstance(theirs, list) and len(theirs) == len(own), where
+        for number, pair in enumerate(zip(theirs, own, strict=True)):
+            assert_alike(*pair, f"{where}[{number}]")
+    elif isinstance(own, float):
+        assert theirs == pytest.approx(own, rel=1e-3, abs=1e-3), where
+    else:
+        assert theirs == own and type(theirs is None) is type(own is None), where
+
+
+def test_translations_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace
+) -> None:
+    for text in (*SENTENCES, "", "12 345", "I see. You're right! Shall we go?", "One.\nTwo."):
+        own = check_answer(engine, paths, workspace_of, "translate/text", "en-de", {"text": text})
+        assert own["translations"]
