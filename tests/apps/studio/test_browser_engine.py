@@ -70,7 +70,7 @@ SENTENCES = (
 UNTRAINED = {
     "rotary": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "num_kv_heads": 2},
     "post": {"positions": "learned", "norm_placement": "post", "activation": "gelu", "bias": False},
-    "bare": {"positions": "sinusoidal", "norm_placement": "none", "share_embeddings": "none"},
+    "apart": {"positions": "sinusoidal", "norm_placement": "pre", "share_embeddings": "none"},
 }
 AT_HAND = ("en-de", "english", "english-masked")
 
@@ -94,7 +94,9 @@ class Engine:
         line = json.dumps({"model": str(model), "operation": operation, **request})
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        reply = json.loads(self.process.stdout.readline())
+        assert "\n" not in reply.get("what", ""), reply["what"]  # the trace of a mistake
+        return reply
 
 
 @pytest.fixture(scope="module")
@@ -248,3 +250,54 @@ def test_translations_are_those_of_the_page(
     for text in (*SENTENCES, "", "12 345", "I see. You're right! Shall we go?", "One.\nTwo."):
         own = check_answer(engine, paths, workspace_of, "translate/text", "en-de", {"text": text})
         assert own["translations"]
+
+
+TEXT = "She sat on the bank of the river."
+ASKED: dict[str, tuple[dict[str, Any], ...]] = {
+    "attention/show": ({"text": TEXT}, {"text": TEXT, "layer": 0, "heads": [1, 2]}, {"text": ""}),
+    "attention/overview": ({"text": TEXT}, {"text": " ".join([TEXT] * 8), "given": "typed", "second": TEXT * 4}),
+    "attention/neurons": ({"text": TEXT, "head": 1, "row": 3}, {"text": TEXT, "row": 99}),
+    "block/flow": ({"text": TEXT}, {"text": TEXT, "layer": 0}, {"text": TEXT, "stack": "encoder"}),
+    "block/stream": ({"text": TEXT}, {"text": TEXT, "stack": "encoder"}),
+    "decoding/step": (
+        {"text": TEXT},
+        {"text": TEXT, "chosen": [9, 20, 30], "layer": 1, "head": 2, "top_k": 5, "seed": 7},
+        {"text": TEXT, "chosen": [40], "temperature": 0.7, "top_p": 0.9, "min_p": 0.01, "seed": 3},
+        {"text": TEXT, "chosen": [2]},
+        {"text": TEXT, "chosen": [99999]},
+    ),
+    "decoding/greedy": ({"text": TEXT}, {"text": TEXT, "chosen": [9, 20]}),
+    "decoding/beam": ({"text": TEXT}, {"text": TEXT, "beam": 2, "n_best": 2, "max_length": 4}),
+    "tour/walk": (
+        {"text": TEXT},
+        {"text": TEXT, "chosen": [20], "layer": 1, "head": 2},
+        {"text": "The [MASK] sat on the mat."},
+        {"text": TEXT * 9},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*AT_HAND, *UNTRAINED])
+@pytest.mark.parametrize("address", ASKED)
+def test_answers_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str, address: str
+) -> None:
+    for body in ASKED[address]:
+        check_answer(engine, paths, workspace_of, address, name, body)
+
+
+def test_other_words_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace
+) -> None:
+    for body in ({"line": TEXT}, {"line": TEXT, "before": "Sie saß", "count": 3}, {"line": " "}):
+        check_answer(engine, paths, workspace_of, "translate/alternatives", "en-de", body)
+
+
+def test_what_is_not_computed_has_no_answer(engine: Engine, paths: dict[str, Path]) -> None:
+    for page, name, body in (
+        ("attention", "labels", {"text": TEXT}),
+        ("translate", "text", {"text": "See https://example.com/a_(b) {name}"}),
+        ("schedule", "curve", {}),
+    ):
+        asked = {"page": page, "name": name, "body": body}
+        assert engine.ask(paths["en-de"], "answer", **asked)["result"] is None

@@ -8,6 +8,7 @@ const PARTS = new RegExp(
   "[{}<>`|_~=\\[\\]*#\\u2022\\u00b7\\u00a9\\u00ae\\u00a7\\u00b6\\u2020\\u2021&@^\\u203c-\\u2bff\\u3030\\u20e3]"
   + "|[\\u{f0000}-\\u{fffff}]|\\p{Extended_Pictographic}|[\\u{1f1e6}-\\u{1f1ff}]|%[\\w(%]|\\$[A-Za-z(]|(?<!\\S):[A-Za-z]"
   + "|:\\/\\/|www\\.|\\.(?:com|org|net|edu|gov|io|dev|app)\\b", "u");
+const END_OF_CHAT = /(?<!\.[\p{L}\p{N}_])([.!?\u2026])( +)(?=[\p{L}\p{N}_])/gu; // nothing begins with a capital
 const END = /([.!?\u2026]+["'\u2019\u201d)\]\u00bb]*)(\s+)(?=["'\u2018\u201c(\[\u00ab\u201e\u00bf\u00a1]?[\p{Lu}\p{N}])/gu;
 const ABBREVIATION = /(?:^|[\s(])(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|Jr|Sr|vs|etc|Gen|Sen|Rep|Gov|Capt|Lt|Col|Sgt|Rev|No|Inc|Ltd|Co|\p{L}|(?:\p{L}\.)+\p{L})\.$/u;
 const LETTERLESS = 0.01; // share of texts without letters from which a model has learned them
@@ -22,7 +23,7 @@ export const mayHaveParts = (text) => PARTS.test(text);
 function sentences(line) {
   const pieces = [];
   let start = 0;
-  for (const match of line.matchAll(END)) {
+  for (const match of line.matchAll(line === line.toLowerCase() ? END_OF_CHAT : END)) {
     const end = match.index + match[0].length;
     const bare = line.slice(start, match.index + match[1].length);
     if (match[1] === "." && ABBREVIATION.test(bare)) continue;
