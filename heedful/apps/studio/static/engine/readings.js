@@ -79,17 +79,17 @@ function readPair(model, text, origin, second) {
 
 function readContinued(model, text, origin, second) {
   const ids = promptIds(model, text);
-  checkTokens(ids, model.longest, "text 1");
   let more = [];
   if (origin === "typed") more = model.source.encode(second);
   if (origin === "own") {
+    checkTokens(ids, model.longest);
     const room = model.numPositions - ids.length;
     if (room < CONTINUED) {
       throw new Refusal({ what: `The model can add ${Math.max(0, room)} tokens to this text, and ${CONTINUED} are asked for`, where: "text", remedy: "Give a shorter text" });
     }
     more = search(new Continuing(model, ids, CONTINUED), { beam: 1 })[0].tokens;
   }
-  checkTokens([...ids, ...more], model.longest, "text 1");
+  checkTokens([...ids, ...more], model.longest);
   const target = origin === "none" ? null : model.source.decode(more);
   return { text, target, encoder: null, decoder: tokensOf(model.source, [...ids, ...more]), predicted: null };
 }
@@ -103,7 +103,14 @@ function readEncoded(model, text, origin, second) {
   const others = origin === "typed" ? [...source.between, ...source.encodeMasked(second)] : [];
   checkTokens(ids, LONGEST);
   const whole = framed(source, [...ids, ...others]);
-  checkTokens(whole, Math.min(model.numPositions, LONGEST));
+  const longest = Math.min(model.longest, LONGEST);
+  if (whole.length > longest) {
+    throw new Refusal({
+      what: `${whole.length} tokens, special ones included, are more than the ${longest} the model can read`,
+      where: "text 1",
+      remedy: "Give shorter pieces of the text",
+    });
+  }
   return { text, target: null, encoder: tokensOf(source, whole), decoder: null, predicted: null };
 }
 

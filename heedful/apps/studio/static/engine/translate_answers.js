@@ -41,29 +41,33 @@ function translateSegment(model, segment, settings) {
   // Hypotheses may have the same text, so all of the beam are kept until their texts are known.
   const kept = settings.nBest > 1 ? settings.beam : 1;
   const byText = new Map();
-  for (const each of search(new Translating(model, source), { ...settings, nBest: kept })) {
+  const task = new Translating(model, source);
+  for (const each of search(task, { ...settings, nBest: kept })) {
     const decoded = model.target.decode(each.tokens);
     if (!byText.has(decoded)) byText.set(decoded, { ...each, text: decoded });
   }
   const hypotheses = [...byText.values()].slice(0, settings.nBest);
   for (const each of hypotheses) {
-    each.alignment = align(sourceAttention(model, source, each.tokens),
+    each.alignment = align(sourceAttention(model, task.state.read, source.length, each.tokens),
       { tokenizer: model.source, ids: segment.ids, text: segment.text },
       { tokenizer: model.target, ids: each.tokens, text: each.text });
   }
   return { isCopied: false, hypotheses };
 }
 
-/** Mean attention of the upper half of the layers to the source, when each token is predicted. */
-function sourceAttention(model, source, tokens) {
-  const { capture } = model.capture({ encoder: { ids: source }, decoder: { ids: [model.target.bos, ...tokens] } });
+/**
+ * Mean attention of the upper half of the layers to the source, when each token is predicted.
+ * @param read keys and values of the source, from the search
+ */
+function sourceAttention(model, read, length, tokens) {
+  const capture = new Map();
+  model.run("decoder", [model.target.bos, ...tokens], read, capture);
   const cross = [...capture.keys()].filter((address) => /^decoder\.\d+\.cross\.weights$/.test(address));
   const upper = cross.slice(Math.floor(cross.length / 2)).map((address) => capture.get(address));
-  const mean = Array.from({ length: tokens.length + 1 }, () => source.map(() => 0));
+  const mean = Array.from({ length: tokens.length + 1 }, () => new Float64Array(length));
   for (const { shape: [heads], values } of upper) {
     for (let i = 0; i < values.length; i += 1) {
-      const row = Math.floor(i / source.length) % mean.length;
-      mean[row][i % source.length] += values[i] / heads / upper.length;
+      mean[Math.floor(i / length) % mean.length][i % length] += values[i] / heads / upper.length;
     }
   }
   return mean;
