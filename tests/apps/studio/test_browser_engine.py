@@ -256,7 +256,15 @@ def assert_alike(theirs: Any, own: Any, where: str) -> None:
         assert theirs == own, where
 
 
-ODD = ("", "12 345", "I see. You're right! Shall we go?", "One.\nTwo.", "北京", "well. then go")
+ODD = (
+    "",
+    "12 345",
+    "I see. You're right! Shall we go?",
+    "One.\nTwo.",
+    "北京",
+    "well. then go",
+    "Dr. Smith came. He left.",
+)
 """Texts without a sentence, or with several."""
 
 
