@@ -342,6 +342,23 @@ def test_other_words_are_those_of_the_page(
         check_answer(engine, paths, workspace_of, "translate/alternatives", "en-de", body)
 
 
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"positions": "t5"}, "encoder.shared_position_bias"),
+        ({"positions": "learned", "window": 3}, "encoder.self_attention.mask"),
+        ({"positions": "learned", "encoder_mixer": "linear_attention"}, "encoder.mixer.kind"),
+    ],
+)
+def test_a_model_of_other_parts_is_refused(
+    engine: Engine, tmp_path: Path, options: dict[str, Any], where: str
+) -> None:
+    made = _write(tmp_path / "model", options)
+    refused = engine.ask(made, "answer", page="tour", name="walk", body={"text": TEXT})
+    assert "cannot be computed here" in refused["what"]
+    assert refused["where"] == where
+
+
 def test_what_is_not_computed_has_no_answer(engine: Engine, paths: dict[str, Path]) -> None:
     for page, name, body in (
         ("attention", "labels", {"text": TEXT}),
