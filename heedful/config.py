@@ -394,7 +394,7 @@ AnyPositions = Annotated[PositionScheme | str, open_names("position bias", Posit
 Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 
 TokenizerKind = Literal["bpe", "byte-bpe", "unigram", "characters"]
-TextNormalization = Literal["none", "nfc", "compatibility"]
+TextNormalization = Literal["none", "nfc", "compatibility", "nfc-2", "compatibility-2"]
 
 MixerName = Literal[
     "attention",

@@ -6,11 +6,13 @@ DIR holds tatoeba/en-de.tsv.gz (or set HEEDFUL_DATA). tatoeba.py splits it so th
 the validation and test parts, on either side, is trained on. A first model learns from people's
 translations (en_de.toml). It translates the sources it was trained on, and a second begins where it
 ended and learns from people's translations and from its own (en_de_second.toml; Kim and Rush 2016,
-with the student as its own teacher). The test part is translated once, by the second as it is
-stored, and scored against the first and against all translations that a sentence has there.
+with the student as its own teacher). A third learns, besides, from sentences of a grammar
+(grammar_sentences.py) in which one word decides another (en_de_third.toml). The test part is
+translated once, by the third as it is stored, and scored against the first and against all
+translations that a sentence has there; the grammar's tests are scored by the words that they want.
 
-Runs that were stopped go on with --resume. --first takes a model in the place of the first run, and
---finish publishes the second run as it is.
+Runs that were stopped go on with --resume. --first and --second take a model in the place of that
+run, and --finish publishes the third run as it is.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import grammar_sentences  # noqa: E402 (scripts of these folders)
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
 from publish import store, write_card  # noqa: E402
 from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
@@ -44,33 +47,47 @@ SENTENCES = (
 )
 """The sentences of the documents that the studio's course follows."""
 
+TESTS = {
+    "known": "new combinations of known words",
+    "unseen": "with words that its training sentences never have",
+    "pattern": "of a pattern that was not trained on",
+}
+"""Files of the grammar's tests."""
+
+TAUGHT = 60_000
+"""Pairs whose sources the second model translates for the third."""
+
 MEASURED_ON = 60
 """Held-out sentences in the card, on which heads are named."""
 
 
 def main() -> None:
-    """Train twice, store, translate the test part, write the card."""
+    """Train three times, store, translate the tests, write the card."""
     arguments = _parse()
     run = arguments.run or Path("runs") / "pretrained-en-de"
     run.parent.mkdir(parents=True, exist_ok=True)
     parts = split_pairs(arguments.data / "tatoeba" / "en-de.tsv.gz")
+    made = grammar_sentences.parts()
     first = arguments.first or run.with_name(f"{run.name}-first")
+    second = arguments.second or run.with_name(f"{run.name}-second")
     if not arguments.finish:
-        files = {part: run.with_suffix(f".{part}.tsv") for part in ("train", "valid")}
-        write_pairs(files["train"], parts["train"])
-        write_pairs(files["valid"], one_reference_each(parts["valid"]))
-        if arguments.first is None:
-            _train(first, "en_de.toml", files, arguments)
-        teacher = run.with_suffix(".teacher.tsv")
-        if not teacher.exists():
-            write_pairs(teacher, _translations(first, parts["train"], run))
-        both = {**files, "train": run.with_suffix(".both.tsv")}
-        texts = [files["train"].read_text("utf-8"), teacher.read_text("utf-8")]
-        both["train"].write_text("".join(texts), encoding="utf-8")
-        _train(run, "en_de_second.toml", both, arguments, init=first)
-    minutes = _minutes(first) + _minutes(run)
+        people, valid = run.with_suffix(".train.tsv"), run.with_suffix(".valid.tsv")
+        write_pairs(people, parts["train"])
+        write_pairs(valid, one_reference_each(parts["valid"]))
+        if arguments.second is None:
+            if arguments.first is None:
+                _train(first, "en_de.toml", [people], valid, arguments)
+            files = [people, _teacher(first, parts["train"], run.with_suffix(".first.tsv"))]
+            _train(second, "en_de_second.toml", files, valid, arguments, first)
+        grammar = run.with_suffix(".grammar.tsv")
+        grammar.write_text("".join(f"{line}\n" for line in made["train"]), encoding="utf-8")
+        some = random.Random(2).sample(parts["train"], TAUGHT)
+        files = [people, _teacher(second, some, run.with_suffix(".second.tsv")), grammar]
+        _train(run, "en_de_third.toml", files, valid, arguments, second)
+    before = [second] if arguments.second else [first, second]
+    minutes = sum(map(_minutes, [*before, run]))
     place = store(run, "en-de")
-    test = _evaluate(place, parts["test"], run)
+    test = _evaluate(place, parts["test"], run) + _by_pattern(place, made, run)
     held_out = [source for source, _ in one_reference_each(parts["valid"])]
     card = {
         "title": "English to German, everyday sentences",
@@ -78,7 +95,8 @@ def main() -> None:
         "task": "translation",
         "languages": ["en", "de"],
         "data": f"Tatoeba (2018), {len(parts['train']):,} sentence pairs, and their sources with "
-        "the translations of a first model",
+        f"the translations of a first model; {len(made['train']):,} sentences of a grammar, in "
+        "which one word decides another",
         "licence": "CC BY 2.0 FR",
         "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki",
         "command": "python benchmarks/pretrained/en_de.py --data DIR",
@@ -104,6 +122,7 @@ def _parse() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--first", type=Path, help="a model in the place of the first run")
+    parser.add_argument("--second", type=Path, help="a model in the place of the second run")
     parser.add_argument("--finish", action="store_true", help="publish a run as it is")
     return parse(parser)
 
@@ -119,27 +138,31 @@ def _minutes(model: Path) -> float:
 def _train(
     run: Path,
     settings: str,
-    files: dict[str, Path],
+    files: list[Path],
+    valid: Path,
     arguments: argparse.Namespace,
     init: Path | None = None,
 ) -> None:
     words = ["train", str(run)]
-    if arguments.resume and (run / "config.toml").exists():
+    if (run / "config.toml").exists() and arguments.resume:
         words.append("--resume")
     else:
-        words += ["--config", str(HERE / settings)]
-        words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
+        words += ["--config", str(HERE / settings), "--train", *map(str, files)]
+        words += ["--valid", str(valid)]
         words += [] if init is None else ["--init", str(init)]
     heedful([*words, *arguments.extra])
 
 
-def _translations(model: Path, pairs: list[tuple[str, str]], run: Path) -> list[tuple[str, str]]:
-    """Each source once, with the model's translation."""
+def _teacher(model: Path, pairs: list[tuple[str, str]], path: Path) -> Path:
+    """Write each source once with the model's translation, and return the file."""
+    if path.exists():
+        return path
     sources = list(dict.fromkeys(source for source, _ in pairs))
-    file = run.with_suffix(".sources.en")
+    file = path.with_suffix(".en")
     file.write_text("".join(f"{source}\n" for source in sources), encoding="utf-8")
     said = heedful(["translate", str(model), "-i", str(file), "--beam", "4"])
-    return list(zip(sources, said.splitlines(), strict=True))
+    write_pairs(path, list(zip(sources, said.splitlines(), strict=True)))
+    return path
 
 
 def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict[str, Any]]:
@@ -176,6 +199,32 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
                     "interval": [low, high],
                     "against": against,
                     "note": f"Beam 5; {metric.get_signature()}",
+                }
+            )
+    return scores
+
+
+def _by_pattern(place: Path, made: dict[str, list[str]], run: Path) -> list[dict[str, Any]]:
+    """Share of the grammar's test sentences whose translation has the words that are wanted."""
+    scores = []
+    for part, what in TESTS.items():
+        file = run.with_suffix(f".{part}.tsv")
+        file.write_text("".join(f"{line}\n" for line in made[part]), encoding="utf-8")
+        items = list(grammar_sentences.read_tests(file))
+        sources = run.with_suffix(f".{part}.en")
+        sources.write_text("".join(f"{source}\n" for source, *_ in items), encoding="utf-8")
+        said = heedful(["translate", str(place), "-i", str(sources), "--beam", "5"]).splitlines()
+        right: dict[str, list[bool]] = {}
+        for translation, (_, target, wanted, pattern) in zip(said, items, strict=True):
+            fine = all(grammar_sentences.has(translation, each) for each in wanted or (target,))
+            right.setdefault(pattern, []).append(fine)
+        for pattern, found in right.items():
+            scores.append(
+                {
+                    "metric": f"right: {pattern}",
+                    "data": f"{len(found)} sentences of the grammar, {what}",
+                    "value": round(sum(found) / len(found), 3),
+                    "note": "Beam 5; the words that the sentence is about must be there",
                 }
             )
     return scores

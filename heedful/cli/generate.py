@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
+from heedful.cli.generation.chats import ChatFlags, prompts_of
 from heedful.cli.generation.drafts import SpeculationFlags, acceptance, with_schema, writer
 from heedful.cli.generation.drawn_pictures import DrawingFlags, draw_pictures
 from heedful.cli.parser import flags_of, overrides
@@ -55,6 +56,7 @@ def generate(
     settings: GenerationFlags | None = None,
     drawing: DrawingFlags = DrawingFlags(),
     speculation: SpeculationFlags = SpeculationFlags(),
+    conversation: ChatFlags = ChatFlags(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: int | None = None,
@@ -78,6 +80,7 @@ def generate(
         heedful generate english "Paris: " --json-schema city.json --max-length 200
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
         heedful generate large "Dear" --draft small --report report.json
+        heedful generate helper "What is the capital of France?" --chat
         heedful generate digits "a seven" --guidance 3 --out drawn
         heedful generate sales -i sales.csv -o forecasts.jsonl
 
@@ -92,15 +95,15 @@ def generate(
     if text is not None and prompt is not None:
         raise UserError("Give a text or --prompt, not both", where="heedful generate")
     prompt = text if prompt is None else prompt
+    input = conversation.source(input, prompt)
     search = with_schema(sampling_settings(settings, GenerationSettings))
     flags = {"model": model, "device": device, "precision": precision}
     report = Report("generate", output, search.plain(), flags, rotary)
     refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
     speculation.check(stream=stream, batch_size=batch_size)
-    from heedful.cli.generation.file_prompts import series_reading, with_sounds, write_forecasts
+    from heedful.cli.generation.file_prompts import series_reading, write_forecasts
     from heedful.pipelines.any_pipeline import load_generator
-    from heedful.text.unknown_characters import describe_unknown
 
     stretched = tuple(vars(rotary).values())
     pipeline = load_generator(model, device=device, precision=precision, rotary=stretched)
@@ -123,18 +126,17 @@ def generate(
     loaded = report.seconds
     if stream:
         assert prompt is not None
-        if message := describe_unknown(pipeline.tokenizer, [prompt]):
-            say(f"warning: {message}")
-        _stream(pipeline, prompt, search)
+        (begun,) = prompts_of(
+            pipeline, [prompt], 0, conversation, lambda message: say(f"warning: {message}")
+        )
+        _stream(pipeline, begun, search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
     write = writer(pipeline, search, speculation, batch_size, device)
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
         for lines in chunks(input, CHUNK, prompt):
-            prompts = with_sounds(pipeline, lines, counts["prompts"])
-            if message := describe_unknown(pipeline.tokenizer, prompts):
-                events.warn(message)
+            prompts = prompts_of(pipeline, lines, counts["prompts"], conversation, events.warn)
             results = write(prompts, counts)
             _write(results, file, json_items=output.json, n_best=search.n_best > 1)
             counts["prompts"] += len(results)

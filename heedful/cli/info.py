@@ -297,6 +297,7 @@ _SPELLING = {
     "nfc": "NFC, usual spaces, no invisible signs",
     "compatibility": "NFC, usual spaces, no invisible signs, usual forms of letters",
 }
+_SPELLING |= {f"{name}-2": _SPELLING[name] for name in ("nfc", "compatibility")}
 
 
 def _show_text(facts: dict[str, Any]) -> None:

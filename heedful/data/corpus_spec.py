@@ -84,6 +84,11 @@ class DataSpec(Config):
         description="unit of text in the files of a language model: a whole file, a paragraph (up "
         "to an empty line) or a line; .jsonl files hold one text a line under the key text",
     )
+    chat_template: str | None = Field(
+        None,
+        description="file with a chat template (Jinja) for conversations, which are lines of JSON "
+        "with messages; that of the initial model, or one of the package's own if unset",
+    )
     source_key: str | None = Field(
         None,
         description="name of the sources in files with named columns or keys, such as en or "

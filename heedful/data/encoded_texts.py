@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,15 @@ from heedful.data.array_store import (
 )
 from heedful.data.batch_plan import Indices, shuffle
 from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch
+from heedful.data.chat_corpus import ChatReader
 from heedful.data.encoded_pairs import id_dtype
 from heedful.data.padding import pad, source_tensors
-from heedful.data.text_corpus import TextReader
+from heedful.data.text_corpus import TextReader as PlainReader
 from heedful.errors import ConfigError, DataError
 from heedful.text.tokenizer import TextTokenizer
+
+TextReader = PlainReader | ChatReader
+"""The texts or the conversations of one file, read anew in every iteration."""
 
 
 class EncodedTexts:
@@ -62,6 +67,8 @@ class EncodedTexts:
             [part["begins"] + start for part, start in zip(parts, self.starts, strict=False)]
         )
         self._lines = np.concatenate([part["lines"] for part in parts])
+        # Files of conversations say which of their tokens are learned; of others all are.
+        self._learned = [part.get("learned") for part in parts]
         self.fingerprint = hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -98,6 +105,20 @@ class EncodedTexts:
         for ids, first in zip(self.ids, self.starts, strict=False):
             here = (tokens >= first) & (tokens < first + len(ids))
             result[here] = ids[tokens[here] - first]
+        return result
+
+    @property
+    def marks(self) -> bool:
+        """True if only some tokens are learned, as in conversations."""
+        return any(each is not None for each in self._learned)
+
+    def learned(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return whether tokens are learned, given an array of their numbers of any shape."""
+        result = np.ones(tokens.shape, np.bool_)
+        for flags, first in zip(self._learned, self.starts, strict=False):
+            if flags is not None:
+                here = (tokens >= first) & (tokens < first + len(flags))
+                result[here] = flags[tokens[here] - first]
         return result
 
     def text_numbers(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -150,6 +171,9 @@ def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
         "begins": "<i8",
         "lines": "<i8",
     }
+    if isinstance(reader, ChatReader):
+        _write_chats(reader, tokenizer, folder, dtypes)
+        return
     with writing(folder, dtypes) as store:
         length = 0
         for document in reader:
@@ -164,6 +188,20 @@ def _write(reader: TextReader, tokenizer: TextTokenizer, folder: Path) -> None:
             store.append("ids", np.array(ids))
             store.append("begins", np.array([length]))
             store.append("lines", np.array([document.line]))
+            length += len(ids)
+        store.finish({})
+
+
+def _write_chats(
+    reader: ChatReader, tokenizer: TextTokenizer, folder: Path, dtypes: dict[str, Any]
+) -> None:
+    with writing(folder, {**dtypes, "learned": "u1"}) as store:
+        length = 0
+        for line, ids, learned in reader.encoded(tokenizer):
+            store.append("ids", np.array(ids))
+            store.append("learned", np.array(learned, np.uint8))
+            store.append("begins", np.array([length]))
+            store.append("lines", np.array([line]))
             length += len(ids)
         store.finish({})
 
@@ -200,7 +238,12 @@ def epoch_shift(bits: np.random.PCG64, tokens: int, length: int, epoch: int) -> 
     return int(bits.random_raw() % shifts) if epoch else 0
 
 
-def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int) -> WindowBatch:
+def make_windows(
+    texts: EncodedTexts,
+    starts: npt.NDArray[np.int64],
+    length: int,
+    ends: npt.NDArray[np.int64] | None = None,
+) -> WindowBatch:
     """Make a batch of windows.
 
     The first token of every window is replaced by bos, as in front of a prompt: a model that is
@@ -210,11 +253,12 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         texts: stream of texts.
         starts: number of the first token of every window [B].
         length: length L of a window; a shorter one at the end of the stream is padded.
+        ends: number of the token after every window [B]; that after the stream's last if None.
     """
     # Windows are cut as whole arrays: for a batch of nanoGPT's recipe a loop over windows held the
     # GIL for 0.98 ms, arrays for 0.15 (docs/design/log.md).
     tokens = starts[:, None] + np.arange(length + 1)  # token numbers in the stream [B, L + 1]
-    real = tokens[:, 1:] < len(texts)
+    real = tokens[:, 1:] < (len(texts) if ends is None else ends[:, None])
     tokens = np.minimum(tokens, len(texts) - 1)
     ids, targets, numbers = inputs_and_targets(texts, tokens, real)
     # Positions count from the text's start, or from the window's where the text began before it.
@@ -248,6 +292,8 @@ def inputs_and_targets(
     ids, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
     # eos has no target: the next token belongs to another text.
     same = numbers[:, 1:] == numbers[:, :-1]
+    if texts.marks:
+        same &= texts.learned(tokens[:, 1:])
     targets = np.where(real & same, ids[:, 1:], NO_TARGET)
     return np.where(real, ids[:, :-1], 0), targets, numbers
 

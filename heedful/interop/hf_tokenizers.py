@@ -16,7 +16,8 @@ from heedful.interop.hf_files import read_bytes, read_json_file
 from heedful.interop.sentencepiece_files import from_sentencepiece
 from heedful.interop.vocabulary_files import from_byte_pairs, from_wordpiece, read_ids
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
-from heedful.text.tokenizer_pair import ENGLISH, Reading, TokenizerPair
+from heedful.text.tokenizer import read_text
+from heedful.text.tokenizer_pair import CHAT_FILE, ENGLISH, Reading, TokenizerPair
 from heedful.text.tokenizers_library import library_errors
 
 FAST_FILE = "tokenizer.json"
@@ -100,9 +101,21 @@ def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair
         return _read_marian(settings)
     source = _read_one(settings)
     if not (directory / TARGET_DIRECTORY).is_dir():
-        return TokenizerPair(source, source)
+        return TokenizerPair(source, source, chat=_chat_template(settings))
     target = _read_one(TokenizerSettings(directory / TARGET_DIRECTORY, config))
     return TokenizerPair(source, target)
+
+
+def _chat_template(settings: TokenizerSettings) -> str | None:
+    """Return the template of conversations: a file of its own, or one in tokenizer_config.json."""
+    file = settings.directory / CHAT_FILE
+    if file.exists():
+        return read_text(file)
+    found = settings.fields.get("chat_template")
+    if isinstance(found, list):  # several by their names
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
 
 
 def _read_one(settings: TokenizerSettings) -> ImportedTokenizer:

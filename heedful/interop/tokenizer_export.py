@@ -24,7 +24,7 @@ from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.normalization import TextNormalizer
 from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import MASK, SPECIALS, TextTokenizer, Tokenizer, special_piece
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import CHAT_FILE, TokenizerPair
 
 GENERATION_FILE = "generation_config.json"
 
@@ -70,6 +70,8 @@ def write_tokenizers(
         OSError: when a file cannot be written.
     """
     refuse_records(tokenizers)
+    if tokenizers.chat is not None:
+        (directory / CHAT_FILE).write_text(tokenizers.chat, encoding="utf-8")
     source, target = tokenizers.source, tokenizers.target
     # Trained by Heedful; imported tokenizers hold their state in their own format already.
     if isinstance(source, Tokenizer) and isinstance(target, Tokenizer):

@@ -21,6 +21,7 @@ from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
 from heedful.text.tokenizer_pair import (
+    CHAT_FILE,
     PROTECTION_FILE,
     READING_FILE,
     SOFT_TERMS_FILE,
@@ -35,7 +36,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
-    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE),
+    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE, CHAT_FILE),
 )
 
 _DIMENSIONS = {

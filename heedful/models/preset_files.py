@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TASKS_OF_KIND = {
     "translator": ("translation", "span_corruption", "denoising"),
-    "causal_lm": ("causal_lm", "tokens"),
+    "causal_lm": ("causal_lm", "tokens", "dpo"),
     "encoder": ("masked_lm", "classify", "tag", "answer"),
     "vision": ("images",),
     "two_towers": ("contrast",),

@@ -16,6 +16,7 @@ from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.pipelines.batching import Shown
 from heedful.search.search_settings import not_numbers
+from heedful.text.chat_template import ChatPrompt, ChatTemplate, Messages
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -43,6 +44,8 @@ class ModelPipeline(Shown, Generic[M]):
 
     kind: ClassVar[type[Any]]
     has_tokenizer: ClassVar[bool] = False
+    chat: str | None = None
+    """The chat template of a model that was trained on conversations."""
     refusal: ClassVar[str]
     """Error message for another kind of model."""
     remedy: ClassVar[str]
@@ -113,6 +116,7 @@ class ModelPipeline(Shown, Generic[M]):
         make: Callable[..., Self] = cls
         made = make(held_model, *([] if tokenizers is None else cls.tokenizers_of(tokenizers)))
         made.name = str(path)
+        made.chat = None if tokenizers is None else tokenizers.chat
         return made
 
     @classmethod
@@ -147,3 +151,21 @@ class TextPipeline(ModelPipeline[M]):
     ) -> None:
         super().__init__(model, precision=precision)
         self.tokenizer = tokenizer
+
+    def chat_prompt(self, messages: Messages) -> ChatPrompt:
+        """Return the prompt for the next answer of a conversation.
+
+        Args:
+            messages: messages, each with `role` and `content`.
+
+        Raises:
+            DataError: when the model's template refuses them.
+            ModelError: when the model has learned from no conversations.
+        """
+        if self.chat is None:
+            raise ModelError(
+                "This model has no chat template, as it was trained on no conversations",
+                where=self.name,
+                remedy="Give the text itself as a prompt, or train on lines with messages",
+            )
+        return ChatTemplate(self.chat).prompt(messages)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.errors import ConfigError, DataError, suggest
+from heedful.text.chat_template import ChatPrompt, encode_marked
 from heedful.text.token_fields import TokenField
 from heedful.text.tokenizer import SPECIALS, TextTokenizer, Tokenizer, damaged, refuse_newer
 
@@ -408,4 +409,7 @@ def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
         return [tokenizer.bos, *tokenizer.encode_prompt(prompt)]
     # `first` of the package's own tokenizers is for sources, which have an end token only.
     first = tokenizer.first if tokenizer.is_imported else (tokenizer.bos,)
+    if isinstance(prompt, ChatPrompt):
+        # Trained conversations begin as all texts do.
+        return [tokenizer.bos, *encode_marked(tokenizer, prompt, [False] * len(prompt))[0]]
     return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -2,10 +2,12 @@
 
 Equal words have several spellings in Unicode: é is one character or two, a space may forbid a line
 break, a soft hyphen is not seen at all. A model knows the spelling that it was trained on. The rule
-`nfc` gives such words one spelling. `compatibility` also replaces other forms of letters:
+`nfc-2` gives such words one spelling. `compatibility-2` also replaces other forms of letters:
 full-width Latin letters, half-width kana, ligatures and the Arabic forms that PDF files hold.
 
-What a rule does never changes, as models have learned from it; another behaviour is a new rule.
+What a rule does never changes, as models have learned from it; another behaviour is a new rule. The
+first rules, `nfc` and `compatibility`, keep a joiner after a letter whose accent is a mark of its
+own, which a second pass removes, as the letter has become one character.
 """
 
 from __future__ import annotations
@@ -32,6 +34,14 @@ _PARTED_BY_U200B = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1a20-\u1aaf\ua9e0-\
 _JOINED = (
     r"[\p{M}\p{So}\p{Sk}\x{1f000}-\x{1faff}[\p{Lo}&&[^\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]]]"
 )
+# Letters and signs that a mark composes with, and after which no joiner belongs to the spelling.
+_COMPOSED = r"[\p{Lu}\p{Ll}\p{Lt}\p{Sm}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"
+# The normal form puts several marks in an order of its own, and composes some with their letter. So
+# what stands after marks goes wherever it would go in that form. \G goes on behind a removed one.
+_AFTER_MARKS = (
+    rf"(?:{_COMPOSED}|\G(?!\A))\p{{M}}+\K[\u200c\u200d]+",
+    rf"(?:[\p{{M}}&&[^{_PARTED_BY_U200B}]]|\G(?!\A))\p{{M}}*\K\u200b+",
+)
 _OTHER_FORMS = ((0xFB00, 0xFB06), (0xFB13, 0xFB17), (0xFE80, 0xFEFC), (0xFF10, 0xFF19),
                 (0xFF21, 0xFF3A), (0xFF41, 0xFF5A), (0xFF66, 0xFF9F))  # fmt: skip
 
@@ -50,7 +60,8 @@ class TextNormalizer:
         self.steps: list[normalizers.Normalizer] = []
         if rule == "none":
             return
-        ranges = _OTHER_FORMS if rule == "compatibility" else ()
+        form, _, version = rule.partition("-")
+        ranges = _OTHER_FORMS if form == "compatibility" else ()
         forms = [chr(code) for code in chain(*(range(a, b + 1) for a, b in ranges))]
         self.steps += [
             normalizers.Replace(Regex(f"[{_SPACES}]"), " "),
@@ -63,11 +74,20 @@ class TextNormalizer:
                 ),
                 "",
             ),
+        ]
+        usual = [normalizers.Replace(each, unicodedata.normalize("NFKC", each)) for each in forms]
+        # What stands before a joiner or a zero-width space decides whether it stays.
+        kept_apart = [
             normalizers.Replace(Regex(f"(?<![{_PARTED_BY_U200B}])\u200b"), ""),
             normalizers.Replace(Regex(rf"(?<!{_JOINED})[\u200c\u200d]"), ""),
-            *(normalizers.Replace(each, unicodedata.normalize("NFKC", each)) for each in forms),
-            normalizers.NFC(),  # last: it composes characters that a removed one kept apart
         ]
+        if version:
+            after_marks = [normalizers.Replace(Regex(each), "") for each in _AFTER_MARKS]
+            self.steps += [*usual, normalizers.NFC(), *kept_apart, *after_marks]
+        else:
+            self.steps += [*kept_apart, *usual]
+        # Last: it composes characters that a removed one kept apart.
+        self.steps.append(normalizers.NFC())
         self._sequence = normalizers.Sequence(self.steps)
         changed = f"{_SPACES}{_INVISIBLE}{_DIRECTION}\u200b-\u200d{''.join(forms)}"
         self._changed = re.compile(f"[{changed}]")

@@ -15,6 +15,7 @@ from heedful.text.pretokenization import is_of_word
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
 if TYPE_CHECKING:  # imported on use: few models have protected spans
+    from heedful.text.chat_template import ChatTemplate
     from heedful.text.protected_spans import Protection, SpanKind
 
 T = TypeVar("T")
@@ -27,6 +28,8 @@ PROTECTION_FILE = "protected_spans.json"
 SOFT_TERMS_FILE = "soft_terms.json"
 READING_FILE = "reading.json"
 WRITING_FILE = "writing.json"
+CHAT_FILE = "chat_template.jinja"
+"""Name of a chat template's file, as at Hugging Face."""
 
 NumberForm = Literal["model", "keep", "localize"]
 """Form of the numbers in a translation: as the model writes them, as in the source, or with the
@@ -85,6 +88,7 @@ class TokenizerPair:
         soft_terms: flag that the model was trained on inline translations of terms.
         reading: part of a text that the model reads at once; None if it is not recorded.
         writing: stated form of translations; None for a model that does not say.
+        chat: template of the conversations that the model was trained on; None without any.
     """
 
     source: TextTokenizer
@@ -93,6 +97,14 @@ class TokenizerPair:
     soft_terms: bool = False
     reading: Reading | None = None
     writing: Writing | None = None
+    chat: str | None = None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template of conversations; the default one for a model without any."""
+        from heedful.text.chat_template import ChatTemplate
+
+        return ChatTemplate(self.chat, CHAT_FILE)
 
     @property
     def joint(self) -> bool:
@@ -206,6 +218,8 @@ class TokenizerPair:
             if facts is not None:
                 content = {"schema_version": 1, **asdict(facts)}
                 files[name] = json.dumps(content, sort_keys=True) + "\n"
+        if self.chat is not None:
+            files[CHAT_FILE] = self.chat
         return files
 
     def save(self, directory: Path) -> None:
@@ -244,7 +258,9 @@ class TokenizerPair:
             _writing,
             "This does not say how translations are written, or not to this version of Heedful",
         )
-        return cls(source, target, protection, soft_terms is not None, reading, writing)
+        chat = directory / CHAT_FILE
+        template = read_text(chat) if chat.exists() else None
+        return cls(source, target, protection, soft_terms is not None, reading, writing, template)
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:

@@ -37,10 +37,10 @@ class TokenizerSpec(Config):
     lowercase: bool = Field(False, description="convert all text to lower case")
     # Not NFKC, SentencePiece's default, which also rewrites ², … and Chinese punctuation.
     normalization: TextNormalization = Field(
-        "nfc",
+        "nfc-2",
         description="spelling of all text: one form for composed letters and spaces, without "
-        "invisible signs (nfc), for full-width letters and ligatures too (compatibility), or as "
-        "it is (none)",
+        "invisible signs (nfc-2), for full-width letters and ligatures too (compatibility-2), or "
+        "as it is (none); nfc and compatibility are the rules of older models",
     )
     extend: tuple[str, ...] = Field(
         (), description="tokens to add to the tokenizer of the model that --init names"

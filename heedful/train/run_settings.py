@@ -80,6 +80,9 @@ class ObjectiveSettings(Config):
         description="weight of the distance of a patch's vector from its code in the loss of an "
         "autoencoder (van den Oord 2017)",
     )
+    beta: Annotated[float, Field(gt=0)] = Field(
+        0.1, description="strength of the pull to the reference in dpo (Rafailov 2023)"
+    )
     permute_sentences: bool = Field(
         False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
     )
@@ -255,7 +258,7 @@ class RunSettings(Config):
         "span_corruption, denoising); classifiers of text (classify) or images (images); images "
         "and texts in one space (contrast); autoencoders of images (autoencode); taggers (tag); "
         "question answering (answer); sequences of tokens of any kind (tokens); pictures for "
-        "captions (diffusion)",
+        "captions (diffusion); preferences between answers (dpo)",
     )
     init: str | None = Field(
         None,

@@ -39,6 +39,7 @@ _MODULES = {
     "answer": "answering_task",
     "tokens": "token_task",
     "diffusion": "diffusion_task",
+    "dpo": "preference_task",
 }
 
 

@@ -21,6 +21,8 @@ Metric = Literal[
     "recall",
     "codes_used",
     "code_perplexity",
+    "margin",
+    "kl",
 ]
 Choice = Literal[
     "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
@@ -52,6 +54,10 @@ _CAUSAL_DEFAULTS: dict[str, Any] = {
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "causal_lm": _CAUSAL_DEFAULTS,
     "tokens": _CAUSAL_DEFAULTS,
+    "dpo": {
+        **_CAUSAL_DEFAULTS,
+        "validation": {"metrics": ["accuracy", "margin", "kl"], "choose_by": "loss"},
+    },
     "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
     "span_corruption": _DENOISING_DEFAULTS,
     # BART masks 30 % of the tokens (Lewis 2020).
@@ -111,6 +117,7 @@ Task = Literal[
     "answer",
     "tokens",
     "diffusion",
+    "dpo",
 ]
 
 TASKS = get_args(Task)
@@ -152,6 +159,8 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "images.codes": ("autoencode",),
     "images.code_width": ("autoencode",),
     "objective.commitment": ("autoencode",),
+    "objective.beta": ("dpo",),
+    "data.chat_template": ("causal_lm", "dpo"),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -173,6 +182,7 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "autoencode": ("codes_used", "code_perplexity"),
     "tokens": (),
     "diffusion": (),
+    "dpo": ("accuracy", "margin", "kl"),
 }
 """The metrics of each task, apart from its loss."""
 

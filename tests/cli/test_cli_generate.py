@@ -12,6 +12,7 @@ import torch
 import heedful
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
+from heedful.models.model_directory import renew_digests
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -144,3 +145,38 @@ def test_each_verb_names_the_kind_of_model_it_needs(run, writer: Path, model: Pa
     assert (wrong.status, "no translator" in wrong.err) == (2, True)
     wrong = run("generate", model, "--prompt", "a")
     assert (wrong.status, "continues no text" in wrong.err) == (2, True)
+
+
+def test_a_conversation_is_answered_by_the_template_of_the_model(run, tmp_path: Path) -> None:
+    directory = write_writer(tmp_path / "chats")
+    (directory / "chat_template.jinja").write_text("{{ messages[-1].content }}b{{ bos_token }}")
+    renew_digests(directory)
+    flags = ("--max-length", 6, "--json")
+    (said,) = run("generate", directory, "ab", "--chat", *flags).lines
+    pipeline = heedful.load(directory)
+    prompt = pipeline.chat_prompt([{"role": "user", "content": "ab"}])
+    (expected,) = pipeline.generate([prompt], max_length=6)
+    assert json.loads(said)["text"] == expected.text
+    # The template's begin token is a token, which no plain prompt can spell.
+    assert expected.score != pipeline.generate([str(prompt)], max_length=6)[0].score
+    file = tmp_path / "asked.jsonl"
+    message = {"role": "user", "content": "ab"}
+    file.write_text(
+        json.dumps({"messages": [message]}) + "\n" + json.dumps({"prompt": "ab"}) + "\n"
+    )
+    assert run("generate", directory, "--messages", file, *flags).lines == [said, said]
+    streamed = run("generate", directory, "ab", "--chat", "--stream", "--max-length", 6)
+    assert streamed.out == expected.text + "\n"
+    file.write_text(json.dumps({"messages": [message]}) + "\n{}\n")
+    wrong = run("generate", directory, "--messages", file)
+    assert wrong.status == 2
+    assert "asked.jsonl:2" in wrong.err
+    both = run("generate", directory, "ab", "--messages", file)
+    assert both.status == 2
+    assert "whole input" in both.err
+
+
+def test_a_model_of_texts_has_no_conversations(run, writer: Path) -> None:
+    done = run("generate", writer, "ab", "--chat")
+    assert done.status == 2
+    assert "no chat template" in done.err

@@ -16,7 +16,8 @@ from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
 
-NFC, COMPATIBILITY = TextNormalizer("nfc"), TextNormalizer("compatibility")
+NFC, COMPATIBILITY = TextNormalizer("nfc-2"), TextNormalizer("compatibility-2")
+FIRST_NFC, FIRST_COMPATIBILITY = TextNormalizer("nfc"), TextNormalizer("compatibility")
 CORPUS = ["Ich bin müde im Café.", "The first cat fell, no break 12.", "سلام می\u200cخواهم", "かガ"]
 ODD = "aeé ́̈\u00ad\u00a0\u3000\ufeff\u200b\u200c\u200d\u202a\u202cﬁＡｶﾞ가각ش क्ष្ខ🚀👩\u0958"
 KINDS = {"bpe": 200, "byte-bpe": 400, "unigram": 200, "characters": 200}
@@ -42,7 +43,7 @@ def trained(kind: str, **fields: object) -> Tokenizer:
     ],
 )
 def test_what_is_not_seen_is_spelled_in_one_way(text: str, expected: str) -> None:
-    assert NFC.normalized(text) == expected
+    assert NFC.normalized(text) == FIRST_NFC.normalized(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,19 @@ def test_what_is_not_seen_is_spelled_in_one_way(text: str, expected: str) -> Non
     ],
 )
 def test_what_has_a_meaning_stays(text: str) -> None:
-    assert NFC.normalized(text) == text
+    assert NFC.normalized(text) == FIRST_NFC.normalized(text) == text
 
 
 def test_other_forms_of_letters_are_an_option() -> None:
-    assert COMPATIBILITY.normalized("ﬁne oﬃce Ａ１ ｶﾞｲﾄﾞ ﻻ ，！²") == "fine office A1 ガイド لا ，！²"
+    for rule in (COMPATIBILITY, FIRST_COMPATIBILITY):
+        assert rule.normalized("ﬁne oﬃce Ａ１ ｶﾞｲﾄﾞ ﻻ ，！²") == "fine office A1 ガイド لا ，！²"
 
 
 @given(st.text(alphabet=ODD) | st.text())
 @example("\u200d\u200b\u200d")
+@example("a\u0301\u200c")  # the composed letter has case, the mark alone has not
+@example("a\u0301\u200c\u0308\u200d")
+@example("\u0308\u17d2\u200b")  # the form puts the second mark before the first
 @settings(max_examples=100)
 def test_a_normalised_text_is_in_nfc_and_stays(text: str) -> None:
     for rule in (NFC, COMPATIBILITY):
@@ -91,10 +96,16 @@ def test_every_character_has_its_place_in_the_text(text: str) -> None:
 def test_rules_never_change() -> None:
     """Models have learned from them: a change is a rule of another name."""
     digests = {}
-    for name, rule in (("nfc", NFC), ("compatibility", COMPATIBILITY)):
+    for name in ("nfc", "compatibility", "nfc-2", "compatibility-2"):
+        rule = TextNormalizer(name)
         steps = [json.loads(step.__getstate__()) for step in rule.steps]
         digests[name] = hashlib.sha256(json.dumps(steps).encode()).hexdigest()[:16]
-    assert digests == {"nfc": "18ffa99ecbf809eb", "compatibility": "2728ddf22d40efb3"}
+    assert digests == {
+        "nfc": "18ffa99ecbf809eb",
+        "compatibility": "2728ddf22d40efb3",
+        "nfc-2": "9bb96867bd32a2fc",
+        "compatibility-2": "b7c878943587481f",
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,18 +135,18 @@ def test_marks_of_direction_come_back_in_their_order(kind: str) -> None:
 
 def test_the_rule_is_part_of_the_file() -> None:
     tokenizer, old = trained("bpe"), trained("bpe", normalization="none")
-    assert json.loads(tokenizer.to_json())["normalization"] == "nfc"
+    assert json.loads(tokenizer.to_json())["normalization"] == "nfc-2"
     assert "normalization" not in json.loads(old.to_json())
     assert old.fingerprint != tokenizer.fingerprint
     read = Tokenizer.from_json(tokenizer.to_json())
     for each in (read, read.for_encoder(), read.with_sentinels(2), read.extended(["zebra"])):
-        assert each.normalization == "nfc"
+        assert each.normalization == "nfc-2"
         assert each.encode("Cafe\u0301") == tokenizer.encode("Café")
     assert Tokenizer.from_json(old.to_json()).encode("Cafe\u0301") != old.encode("Café")
     with pytest.raises(ModelError, match="wrong type"):
-        Tokenizer.from_json(tokenizer.to_json().replace('"nfc"', '"nfx"'))
+        Tokenizer.from_json(tokenizer.to_json().replace('"nfc-2"', '"nfx"'))
 
 
 def test_text_in_the_usual_spelling_trains_the_same_pieces() -> None:
-    parts = [json.loads(trained("bpe", normalization=rule).to_json()) for rule in ("nfc", "none")]
+    parts = [json.loads(trained("bpe", normalization=rule).to_json()) for rule in ("nfc-2", "none")]
     assert parts[0]["tokenizer"] == parts[1]["tokenizer"]

@@ -33,7 +33,7 @@ KNOWN = sorted(set("".join(LINES)))
 
 @cache
 def trained(
-    kind: str, words: str = "punctuation", lowercase: bool = False, normalization: str = "nfc"
+    kind: str, words: str = "punctuation", lowercase: bool = False, normalization: str = "nfc-2"
 ) -> Tokenizer:
     settings = {"kind": kind, "words": words, "lowercase": lowercase}
     spec = TokenizerSpec.parse({**settings, "normalization": normalization, "vocabulary_size": 400})

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from anyio import to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -31,6 +32,7 @@ from heedful.apps.serve.server_parts import Interface, ServerParts
 from heedful.apps.serve.translated_text import TranslatedText
 from heedful.apps.web import json_response
 from heedful.search.search_settings import GenerationSettings, SearchSettings
+from heedful.text.chat_template import check_messages
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,24 @@ class OpenAI(Interface):
     @answers("/v1/chat/completions", ChatBody)
     async def chat(self, request: Request, body: ChatBody) -> Response:
         """Answer a chat: continue it, or translate its last message."""
-        return await self._reply(request, body, [self._prompt(body)], ChatReply(body))
+        prompt = await self._prompt(body)
+        return await self._reply(request, body, [prompt], ChatReply(body))
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
 
-    def _prompt(self, body: ChatBody | ResponseBody) -> str:
-        """Return the text that a model reads for a chat."""
+    async def _prompt(self, body: ChatBody | ResponseBody) -> str:
+        """Return the text that a model reads for a chat, by its template if it has one."""
         if self.service.models.find(body.model).is_translator:
             return body.messages[-1].text
-        return "\n".join(message.text for message in body.messages)
+        pipeline = await self.service.generator(body.model)
+        if pipeline.chat is None:
+            return "\n".join(message.text for message in body.messages)
+        messages = [{"role": each.role, "content": each.text} for each in body.messages]
+        # A template may take a while, as its bounds are wide.
+        return await to_thread.run_sync(
+            lambda: pipeline.chat_prompt(check_messages(messages, "messages"))
+        )
 
     async def _answers(
         self, body: Sampling, prompts: Sequence[str], read: Sequence[int]

@@ -25,7 +25,7 @@ class OpenAIResponses(OpenAI):
     @answers("/v1/responses", ResponseBody)
     async def respond(self, request: Request, body: ResponseBody) -> Response:
         """Continue a text, or translate the last message."""
-        return await self._reply(request, body, [self._prompt(body)], ResponseReply(body))
+        return await self._reply(request, body, [await self._prompt(body)], ResponseReply(body))
 
 
 class ResponseReply(CompletionReply):

@@ -9,8 +9,15 @@ from typing import Literal
 from torch import nn
 
 from heedful.data.batch_plan import Indices, plan_files, plan_once
-from heedful.data.encoded_texts import EncodedTexts, FramedRows, TokenRows, cut_texts, encode_texts
-from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
+from heedful.data.encoded_texts import (
+    EncodedTexts,
+    FramedRows,
+    TextReader,
+    TokenRows,
+    cut_texts,
+    encode_texts,
+)
+from heedful.data.text_corpus import DocumentReader, document_reader
 from heedful.models.encoder_spec import HeadSpec
 from heedful.models.shape_to_spec import encoder_spec
 from heedful.text.tokenizer import TextTokenizer
