@@ -31,6 +31,7 @@ NAME = "preferences"
 COUNTS = {"answers": 4_000, "pairs": 1_000, "dates": 2_000, "asked": 1_000}
 VALID = 200
 TESTED = 300
+BETA = 0.04  # weight of the divergence in GRPO, its default
 NAMES = ("ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ivy", "jon", "kim", "leo")
 COLOURS = ("red", "blue", "green", "pink", "grey", "black", "white", "brown")
 
@@ -68,8 +69,8 @@ def main() -> None:
         judge = trained("judge", "judge.toml", "pairs", seed, init=before)
         runs.append({"run": "judge", "seed": seed, "curve": curve(judge)})
         judged = {"reward": "reward_model", "judge": judge}
-        for how, beta in (({"reward": "length"}, 0.04), (judged, 0.04), (judged, 0.5)):
-            name = f"grpo-{how['reward']}-{beta:g}"
+        for how, beta in (({"reward": "length"}, BETA), (judged, BETA), (judged, 0.5)):
+            name = f"grpo-{how['reward']}" + ("" if beta == BETA else f"-{beta:g}")
             settings = {f"grpo__{key}": value for key, value in how.items()}
             settings |= {"init": before, "objective__beta": beta}
             run = trained(name, "grpo.toml", "pairs", seed, **settings)
@@ -77,7 +78,7 @@ def main() -> None:
         before = trained("dates", "dates.toml", "dates", seed)
         add("dates", seed, before, before, "dates")
         run = trained("grpo-dates", "grpo.toml", "asked", seed, init=before, grpo__reward="exact")
-        add("grpo-dates", seed, run, before, "dates", beta=0.04)
+        add("grpo-dates", seed, run, before, "dates", beta=BETA)
     for seed in arguments.seeds:
         before = folder / f"answers-{seed}"
         for beta in arguments.betas:

@@ -73,6 +73,7 @@ def base(kind: str, **own: Any) -> Plain:
             {"kind": "token", "labels": ["a", "b"]},
             {"kind": "span"},
             {"kind": "ctc", "vocabulary": 20},
+            {"kind": "reward"},
         ]
         more = {"encoder": encoder, "pooler": True, "heads": heads}
         return {"kind": kind, "width": 32, "vocabulary": 20, **more}
@@ -568,6 +569,11 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     },
     "SpanHeadSpec": {"kind": case("encoder"), "unanswerable": head(4, "unanswerable", True)},
     "CTCHeadSpec": {"kind": case("encoder"), "vocabulary": head(5, "vocabulary", 12)},
+    "RewardHeadSpec": {
+        "kind": case("encoder"),
+        "source": case("encoder"),
+        "dropout": head(6, "dropout", 0.5),
+    },
     "VisionSpec": {
         "kind": case("vision"),
         "width": at("width", 64, "vision"),

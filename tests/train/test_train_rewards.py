@@ -22,7 +22,7 @@ from heedful.models.checkpoint import load_model
 from heedful.train.objective import LossContext
 from heedful.train.preferences.group_loss import group_advantages, group_loss
 from heedful.train.preferences.policy_objective import PolicyObjective
-from heedful.train.preferences.rollouts import PromptBatch, log_probabilities
+from heedful.train.preferences.sampled_answers import PromptBatch, log_probabilities
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import prepare_task

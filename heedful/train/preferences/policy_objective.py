@@ -16,7 +16,7 @@ from heedful.device import Precision
 from heedful.events import Sample
 from heedful.train.objective import LossContext, LossSum, penalties_of, penalty_of
 from heedful.train.preferences.group_loss import group_advantages, group_loss
-from heedful.train.preferences.rollouts import (
+from heedful.train.preferences.sampled_answers import (
     PromptBatch,
     Sampler,
     carried_rollouts,

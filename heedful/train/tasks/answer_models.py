@@ -11,6 +11,7 @@ from torch import nn
 from heedful.errors import ConfigError
 from heedful.interop.model_loading import load_any
 from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.models.spec_overrides import DROPOUTS
 from heedful.text.chat_template import ChatTemplate
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import merged
@@ -37,6 +38,15 @@ def conversing(setup: Setup) -> tuple[ChatTemplate, TokenizerPair]:
 
     template = chat_template(setup)
     return template, replace(setup.tokenizers(no_model), chat=template.source)
+
+
+def without_dropout(setup: Setup) -> Setup:
+    """Return the setup with a model without dropout, unless its settings ask for some."""
+    # Answers are sampled without: another distribution in the loss would look like a divergence.
+    shape = setup.settings.model
+    unset = {name: 0.0 for name in DROPOUTS if name not in shape.model_fields_set}
+    model = shape.model_copy(update=unset)
+    return replace(setup, settings=setup.settings.model_copy(update={"model": model}))
 
 
 def causal_model(setup: Setup, tokenizers: TokenizerPair) -> Callable[[], nn.Module]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,15 +11,19 @@ import torch
 from heedful.data.batch_plan import Indices, plan_files, plan_once
 from heedful.data.chat_corpus import PromptLine, PromptReader
 from heedful.errors import ConfigError, DataError
-from heedful.models.spec_overrides import DROPOUTS
 from heedful.text.field_tokenizer import prompt_ids
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.preferences.answer_rewards import answer_reward
 from heedful.train.preferences.policy_objective import PolicyObjective, reward_measure
-from heedful.train.preferences.rollouts import Prompt, PromptBatch, Sampler
+from heedful.train.preferences.sampled_answers import Prompt, PromptBatch, Sampler
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Setup, Task, plural
-from heedful.train.tasks.answer_models import causal_model, conversing, reference_model
+from heedful.train.tasks.answer_models import (
+    causal_model,
+    conversing,
+    reference_model,
+    without_dropout,
+)
 from heedful.train.tasks.encoder_task import document_readers
 
 
@@ -33,7 +36,7 @@ def prepare(setup: Setup) -> Task:
             the reference has another vocabulary.
     """
     _check(setup.settings)
-    setup = _without_dropout(setup)
+    setup = without_dropout(setup)
     settings, data = setup.settings, setup.settings.data
     template, tokenizers = conversing(setup)
 
@@ -79,15 +82,6 @@ def prepare(setup: Setup) -> Task:
         validation,
         measure,
     )
-
-
-def _without_dropout(setup: Setup) -> Setup:
-    """Return the setup with a model without dropout, unless its settings ask for some."""
-    # Answers are sampled without: another distribution in the loss would look like a divergence.
-    shape = setup.settings.model
-    unset = {name: 0.0 for name in DROPOUTS if name not in shape.model_fields_set}
-    model = shape.model_copy(update=unset)
-    return replace(setup, settings=setup.settings.model_copy(update={"model": model}))
 
 
 def _sizes(prompts: list[Prompt], settings: RunSettings) -> Indices:
