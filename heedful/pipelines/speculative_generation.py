@@ -329,5 +329,5 @@ def _check(
         raise ModelError(
             "The draft model has another vocabulary",
             where=draft.name or "draft",
-            remedy="Train it with the tokenizer of the large model (--init, or --tokenizer)",
+            remedy="Train it on the text of the large model, with the same tokenizer settings",
         )

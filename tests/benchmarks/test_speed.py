@@ -37,6 +37,7 @@ PROGRAMS = (
     "run_all",
     "sparse_attention",
     "startup",
+    "text_on_processors",
     "training",
     "translating",
     "versions",
@@ -279,6 +280,19 @@ def test_prompts_are_continued_beside_hugging_face(tmp_path, envs, run_here):
     # The weights are the same: greedy continuations differ by rounding alone.
     assert result["identical_percent"]["batch 1"]["huggingface bf16"] == 100
     assert result["contestants"]["heedful bf16"]["parameters"] > 0
+
+
+@pytest.mark.parametrize("part", ["beside", "drafts", "prefixes"])
+def test_text_is_written_on_processors(tmp_path, run_here, part):
+    words = [part, "--quick", "--threads", "1", "--work", str(tmp_path)]
+    result = json.loads(run_here("text_on_processors", *words).out.splitlines()[-1])
+    assert all(row["ratio"]["median"] > 0 for row in result["rows"])
+    if part == "beside":
+        # The weights are the same.
+        assert result["equal_tokens"]["writing"]["huggingface fp32"] == 1
+    if part == "drafts":
+        found = result["drafts"]["12 layers by 1, factor 0: draft"]
+        assert found == {"accepted_share": 1.0, "equal_texts": "3 of 3"}
 
 
 def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):

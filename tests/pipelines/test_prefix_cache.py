@@ -123,6 +123,19 @@ def test_a_known_beginning_is_not_computed_again() -> None:
     assert text.cached == 2 * BLOCK_TOKENS
 
 
+def test_a_stream_that_is_left_early_keeps_its_prompt() -> None:
+    model, cache, prompt = build("rotary"), PrefixCache(1 << 20), [1, 2, 3] * 12
+    text = stream(
+        model, prompt, _Digits(), ends=(0,), max_length=6, prefixes=cache,
+        within=torch.inference_mode,
+    )  # fmt: skip
+    next(text)
+    text.close()
+    (found,) = answers(model, [prompt], prefixes=cache)
+    assert found.cached == 2 * BLOCK_TOKENS
+    check([found], answers(model, [prompt]))
+
+
 class _Digits:
     def decode(self, ids: Any) -> str:
         return "".join(map(str, ids))

@@ -46,14 +46,18 @@ def main() -> None:
         chosen = precision_of(engine)
         assert chosen is not None
         results: list[Any] = []
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         with torch.inference_mode(), chosen.autocast():  # as `heedful.load` does
             for call in calls:
                 results += generate(engine, call, max_length=new, batch_size=batch)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "ids": [list(each.tokens) for each in results]}
+        return {
+            "seconds": seconds,
+            "cpu_seconds": time.process_time() - cpu,
+            "ids": [list(each.tokens) for each in results],
+        }
 
     serve.serve({"begin": begin, "generate": continue_prompts})
 
