@@ -1,4 +1,4 @@
-import { call, live, problem, StudioError } from "../api.js";
+import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
@@ -12,7 +12,6 @@ import { joinWords, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
-const MOST_COLOURS = 8; // that a chart tells apart
 
 const PARTS = {
   encoder: ["Encoder", "Words of the text attend to each other."],
@@ -108,7 +107,6 @@ export function mount({ root, below, side, state, studio }) {
     layer.querySelector("select").value = String(last.layer);
     headButtons(heads, { state, own, on: on(), last, named: named.found() });
     draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
-    if (on().length && state.values.view !== "neurons") body.append(savers(second.asked, last, on(), state.values.view));
     mark();
   }
   const mark = () => markHead(whole.host, last.layer, on());
@@ -247,26 +245,6 @@ function neurons(picture, state, { head, query, words, asked }) {
   const { part, layer } = state.values;
   live(picture.element, (signal) => call("attention", "neurons", { ...asked, part, layer, head, row: query }, signal),
     (found) => neuronPicture(host, found))();
-}
-
-/** Buttons that save what is shown as a file: the chart that `heedful inspect -o` writes. */
-function savers(asked, last, heads, view) {
-  const place = h("p", { class: "row" }, h("span", {}, "Save the picture as"), ...["svg", "png", "html"].map((kind) => button(kind.toUpperCase(), async (event) => {
-    const pressed = event.currentTarget;
-    pressed.disabled = true;
-    place.parentElement.querySelector(".unsaved")?.remove();
-    try {
-      const file = await call("attention", "picture", { ...asked(), part: last.part, layers: [last.layer], heads, view, each: heads.length > 1 && heads.length <= MOST_COLOURS, kind });
-      const bytes = Uint8Array.from(atob(file.content), (letter) => letter.charCodeAt(0));
-      const address = URL.createObjectURL(new Blob([bytes], { type: file.type }));
-      h("a", { href: address, download: file.name }).click();
-      URL.revokeObjectURL(address);
-    } catch (error) {
-      place.after(h("div", { class: "unsaved" }, problem(error)));
-    }
-    pressed.disabled = false;
-  }, { quiet: true })));
-  return place;
 }
 
 /** An answer, or null where the studio has none for good reasons. */
