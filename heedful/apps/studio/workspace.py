@@ -128,8 +128,8 @@ class WorkspaceDirectory:
         card = self.card()
         if card is not None:
             examples = [each.plain() for each in card.examples]
-            limits = list(card.limits)
-            return facts | {"summary": card.summary, "limits": limits, "examples": examples}
+            facts |= {"summary": card.summary, "limits": list(card.limits), "examples": examples}
+            return facts | {"noted_head": card.noted_head and card.noted_head.plain()}
         if self.log is not None:
             facts["training"] = self.log.progress()
         return facts | {"examples": examples_of(facts["kind"], self._settings())}

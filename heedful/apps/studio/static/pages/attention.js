@@ -7,7 +7,7 @@ import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.
 import { neuronPicture } from "../draw/neurons.js";
 import { hearing, hearingDefaults } from "../hearing.js";
 import { secondText } from "../second_text.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { joinWords, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -28,6 +28,7 @@ const SIDES = {
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
   heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "", ...hearingDefaults,
+  ...notedHead(studio, subjectDefaults(studio, kinds).model),
 });
 
 /** Numbers from base64, row after row, a head at a time. */
@@ -64,11 +65,19 @@ export function mount({ root, below, side, state, studio }) {
 
   let last = null;
   let clicked = false;
+  let opens = !/[?&](row|column)=/.test(location.search); // nobody has chosen a word yet
   const choose = (next) => {
     clicked = true; // the picture shows it already
     state.set({ row: next?.side === "row" ? next.index : -1, column: next?.side === "column" ? next.index : -1 }, { step: true });
     clicked = false;
   };
+  /** Choose the word that the model's card points at, where the text has it. */
+  function point(word) {
+    opens = false;
+    clicked = true;
+    state.set({ row: pieceOf(last.rows.pieces, word) });
+    clicked = false;
+  }
   const ask = live(body, async (signal) => {
     const asked = second.asked();
     if (asked.text.trim() === "") return null;
@@ -100,6 +109,8 @@ export function mount({ root, below, side, state, studio }) {
       body.append(second.answer, h("p", { class: "sentence" }, `No layer of this model has attention weights: its tokens exchange information by ${last.mixers.join(", ")}. Who hears whom, and how much, is measured all the same: it stands below.`));
       return;
     }
+    const place = models.find(({ name }) => name === state.values.model);
+    if (opens && place.noted_head?.part === last.part && state.values.row < 0) point(place.noted_head.word);
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
@@ -124,7 +135,8 @@ export function mount({ root, below, side, state, studio }) {
 
   state.watch((values, changed) => {
     if (clicked) return;
-    state.set(begun(changed));
+    state.set(begun(changed, notedHead(studio, values.model)));
+    opens = changed[0] === "model" || (opens && !changed.includes("row") && !changed.includes("column"));
     second.arrange();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
     if (local && last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)))) show();
@@ -150,9 +162,9 @@ export function mount({ root, below, side, state, studio }) {
 const NOBODY = { row: -1, column: -1 };
 
 /** What begins anew when one thing alone is chosen: what was set for another text or model. */
-function begun(changed) {
+function begun(changed, noted) {
   if (changed.length !== 1) return {};
-  if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "" };
+  if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "", ...noted };
   if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
 }
