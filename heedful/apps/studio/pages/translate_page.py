@@ -9,6 +9,7 @@ from pydantic import Field
 
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
+from heedful.apps.studio.why_this_word import again, inside, why  # noqa: F401, calls of this page
 from heedful.apps.studio.workspace import Workspace
 from heedful.inspect.attention_maps import parts_of
 from heedful.pipelines.text_splitting import Translation

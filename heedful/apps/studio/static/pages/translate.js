@@ -4,6 +4,7 @@ import { figure, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
+import { whyWord } from "../why_word.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator"];
@@ -20,12 +21,13 @@ export function mount({ root, side, state, studio }) {
   const forced = h("p", { class: "row" });
   const body = h("div", { class: "result" });
   const choices = h("div", { class: "choices" });
+  const why = h("div", { class: "why" });
   side.append(
     panel(...subjectFields(state, studio, kinds, { label: "Text to translate", rows: 3, hint: "A line is translated by itself. Up to 2,000 characters." }),
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 })));
-  root.append(forced, body, choices);
+  root.append(forced, body, choices, why);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
@@ -37,6 +39,7 @@ export function mount({ root, side, state, studio }) {
   function show(found) {
     last = found;
     choices.replaceChildren();
+    why.replaceChildren();
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (found === null) {
       body.append(h("p", { class: "note" }, "Type a text, and its translation appears here."));
@@ -55,6 +58,8 @@ export function mount({ root, side, state, studio }) {
         button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
         h("span", { class: "note" }, `${number(100 * each.probability, 3)} %`), h("span", { dir: "auto" }, each.text)))));
       choices.scrollIntoView({ block: "nearest" });
+      const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
+      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, limits));
     } catch (error) {
       choices.replaceChildren(problem(error));
     }
