@@ -90,3 +90,13 @@ def test_mistakes_are_named(
     answer = client.post(f"/api/translate/{call}", json={"model": "en-de", **asked})
     assert answer.status_code == 400
     assert words in answer.text
+
+
+def test_checks_that_fail_are_told_with_their_places(client: TestClient) -> None:
+    line = "I paid 17 euros for 3 books."
+    found = ask(client, "text", model="en-de", text=line, prefix="Ich habe 18 Euro")
+    numbers = next(each for each in found["checks"] if each["name"] == "numbers")
+    assert numbers["passes"].startswith("each number of the source")
+    spans = [each for each in numbers["evidence"] if each["side"] == "source"]
+    assert [line[each["start"] : each["end"]] for each in spans] == ["17", "3"]
+    assert ask(client, "text", model="en-de", text="I love cats.")["checks"] == []

@@ -121,9 +121,17 @@ function translated(found, rank, state, propose) {
     if (side === "target") chosen.matrix[index]?.forEach((weight, i) => glow("source", i, weight));
     else chosen.matrix.forEach((row, i) => glow("target", i, row[index] ?? 0));
   };
+  const doubts = rank === 0 ? found.checks : []; // the checks looked at the best translation
+  const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
+  const places = { source: 0, target: 0 };
   const words = (side) => chosen[side].map((part) => {
+    const start = places[side];
+    places[side] += part.text.length;
     if (part.word === null) return part.text;
     const own = h(side === "target" ? "button" : "span", { class: "word", type: side === "target" ? "button" : null, tabindex: "0", "data-word": part.word, "data-side": side }, part.text);
+    const doubt = doubted(side, start, places[side]);
+    if (doubt) own.classList.add("doubted");
+    if (doubt) own.title = doubt.note;
     sides[side].set(part.word, own);
     own.addEventListener("pointerenter", () => look(side, part.word));
     own.addEventListener("focus", () => look(side, part.word));
@@ -134,6 +142,8 @@ function translated(found, rank, state, propose) {
   });
   const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const parts = h("div", {},
+    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), ` is in doubt: a good translation passes if ${each.passes}.`,
+      each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     h("div", { class: "columns pair" },
       h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),
