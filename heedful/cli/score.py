@@ -35,16 +35,18 @@ def score(
     tokens and the end token. It is the score that `heedful translate --scores` prints. A language
     model scores the lines of a file, or one text. A causal one sums over the tokens and the end
     token; a masked one over the tokens, each predicted while it alone is hidden
-    (pseudo-log-likelihood, Salazar 2020).
+    (pseudo-log-likelihood, Salazar 2020). A reward model gives the reward of conversations, lines
+    of JSON with `messages`, or with `prompt` and `answer`.
 
     For example:
 
         heedful score run --source test.en --target test.de
         heedful score english --text "The cat sat on the mat."
         heedful score english-masked lines.txt --json
+        heedful score judge answered.jsonl
 
     Args:
-        file: File of texts to score with a language model, one a line.
+        file: File of texts to score with a language model, or of conversations, one a line.
         text: Text to score with a language model, instead of a file.
         source: File of source text for a translator, one item a line.
         target: File of translations to score, line by line.
@@ -112,20 +114,39 @@ def _of_texts(model: Path, texts: Sequence[str], running: Running) -> list[Targe
     if running.ensemble:
         raise UserError("Only translators make an ensemble", where="--ensemble")
     spec = describe_any(model).spec
-    is_masked = any(head.kind == "masked_lm" for head in getattr(spec, "heads", ()))
-    if spec.kind != "causal_lm" and not is_masked:
+    options: dict[str, Any] = {"device": running.device, "precision": running.precision}
+    heads = {head.kind for head in getattr(spec, "heads", ())}
+    if "reward" in heads:
+        return _of_conversations(loaded_as(spec.kind, model, **options), texts, running)
+    if spec.kind != "causal_lm" and "masked_lm" not in heads:
         raise ModelError(
             f"A model of kind {spec.kind!r} scores no single texts",
             where=str(model),
             remedy="Give a language model; to a translator, --source and --target",
         )
-    options = {"device": running.device, "precision": running.precision}
     pipeline = loaded_as(spec.kind, model, **options)
     from heedful.apps.evaluation.text_scores import score_texts
 
     positions = running.positions(pipeline)
     with terminal() as events:
         return score_texts(pipeline, texts, batch_tokens=positions, progress=_shown(events))
+
+
+def _of_conversations(pipeline: Any, lines: Sequence[str], running: Running) -> list[TargetScore]:
+    """Reward conversations, lines of JSON, by a reward model.
+
+    Raises:
+        DataError: when a line is no conversation with an answer, or too long; it is named.
+    """
+    from heedful.data.text_file import parse_json
+    from heedful.pipelines.text_splitting import TargetScore
+    from heedful.text.chat_template import REMEDY, check_messages
+
+    places = [f"line {number}" for number, _ in enumerate(lines, start=1)]
+    items = [parse_json(line, where, REMEDY) for line, where in zip(lines, places, strict=True)]
+    asked = [check_messages(item, where) for item, where in zip(items, places, strict=True)]
+    sizes = {"batch_size": running.batch_size, "batch_tokens": running.positions(pipeline)}
+    return [TargetScore(reward, (), ()) for reward in pipeline.reward(asked, **sizes)]
 
 
 def _shown(events: Events) -> Any:

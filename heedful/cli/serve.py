@@ -115,6 +115,9 @@ class Load:
         workers: Number of worker processes, which share the CPU cores.
         memory: Maximum size of the loaded models in GB; the least recently used model is unloaded
             first; unlimited if unset.
+        prefix_cache: Maximum size in MB of the keys and values that each language model keeps of
+            the beginnings of prompts, which later prompts with the same beginning reuse; 0 keeps
+            none.
         queue: Maximum number of waiting texts; further requests are answered with status 429.
         deadline: Time limit of a request in seconds.
         batch_tokens: Size of a batch in tokens: texts x longest text x beam, padding included.
@@ -132,6 +135,7 @@ class Load:
 
     workers: int = 1
     memory: float | None = None
+    prefix_cache: float = 256.0
     queue: int = 1000
     deadline: float = 60.0
     batch_tokens: int = 2048
@@ -157,8 +161,10 @@ class Load:
                 f"The folder of jobs cannot be made: {error.strerror}", where=f"--jobs {self.jobs}"
             ) from None
         for name, value in dataclasses.asdict(self).items():
-            least = 0 if name in ("memory", "max_body", "max_file", "deadline") else 1
-            if isinstance(value, int | float) and (value < least or value == 0):
+            parts = ("memory", "prefix_cache", "max_body", "max_file", "deadline")
+            least = 0 if name in parts else 1
+            is_off = name == "prefix_cache" and value == 0
+            if isinstance(value, int | float) and not is_off and (value < least or value == 0):
                 flag = name.replace("_", "-")
                 raise ConfigError(f"It must be positive: {value}", where=f"--{flag}")
 
@@ -287,6 +293,7 @@ def serve(
             limits=_limits(load, settings),
             gate=_gate(access, load),
             most_bytes=None if load.memory is None else int(load.memory * 1e9),
+            prefix_bytes=int(load.prefix_cache * 1e6),
             most_waiting=load.queue,
             positions=load.batch_tokens,
             workers=load.workers,

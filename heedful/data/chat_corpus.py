@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heedful.data.corpus_file import CorpusFile
 from heedful.data.text_corpus import CorpusDocument
@@ -109,14 +109,66 @@ class PreferenceReader(ChatReader):
                         where=where,
                         remedy="Leave the line out",
                     )
-                prompt = item.get("prompt")
-                asked = {"messages": prompt} if isinstance(prompt, list) else {"prompt": prompt}
+                asked = check_messages(_with_turns({"prompt": item.get("prompt")}), where)
                 for answer in answers:
                     said = {"role": "assistant", "content": answer}
-                    messages = [*check_messages(asked, where), *check_messages([said], where)]
+                    messages = [*asked, *check_messages([said], where)]
                     yield number, where, messages
 
         return self.at_least_one(read(), "preference")
+
+
+class PromptLine(NamedTuple):
+    """A prompt of a file.
+
+    Args:
+        where: file and line.
+        messages: turns before the answer.
+        answer: right answer; None where the line has none.
+    """
+
+    where: str
+    messages: list[dict[str, str]]
+    answer: str | None
+
+
+_PROMPT_REMEDY = (
+    'Each line must be an object like {"prompt": "…"} or {"prompt": "…", "answer": "…"}, where the '
+    "prompt may be a list of messages"
+)
+
+
+@dataclass(frozen=True)
+class PromptReader(CorpusFile):
+    """Prompts whose answers a model writes itself; lines of conversations or preferences serve."""
+
+    def __iter__(self) -> Iterator[PromptLine]:
+        """Yield the prompts.
+
+        Raises:
+            DataError: when a line has no prompt, or there is no line, with file and line.
+        """
+
+        def read() -> Iterator[PromptLine]:
+            for _, where, line in self.filled_lines():
+                item = parse_json(line, where, _PROMPT_REMEDY)
+                messages = check_messages(_with_turns(item), where)
+                last = messages[-1]
+                if last["role"] != "assistant":
+                    answer = item.get("answer") if isinstance(item, dict) else None
+                    yield PromptLine(where, messages, answer if isinstance(answer, str) else None)
+                    continue
+                if not messages[:-1]:
+                    raise DataError("There is no prompt", where=where, remedy=_PROMPT_REMEDY)
+                yield PromptLine(where, messages[:-1], last["content"])
+
+        return self.at_least_one(read(), "prompt")
+
+
+def _with_turns(item: Any) -> Any:
+    """Return a line whose prompt is a list of messages in the form that has `messages`."""
+    prompt = item.get("prompt") if isinstance(item, dict) else None
+    return {"messages": prompt} if isinstance(prompt, list) else item
 
 
 def _text_of(item: Any, name: str, where: str) -> str:

@@ -116,6 +116,15 @@ class EncoderModel(nn.Module):
         """
         return self._pooled_logits("sequence", states, positions)
 
+    def rewards(self, states: Tensor, positions: Tensor) -> Tensor:
+        """Return the reward [B] of each conversation.
+
+        Args:
+            states: [B, L, D], result of `forward`.
+            positions: [B, L] int64, argument of `forward`.
+        """
+        return self._pooled_logits("reward", states, positions)[:, 0]
+
     def token_logits(self, states: Tensor) -> Tensor:
         """Return logits of the label of each token: [..., D] to [..., labels]."""
         return self._position_logits("token", states)

@@ -111,13 +111,28 @@ class CTCHeadSpec(CommonHeadSpec):
         return self.vocabulary
 
 
+class RewardHeadSpec(CommonHeadSpec):
+    """Predicts the reward of a conversation from the state of its last token (Ouyang 2022)."""
+
+    kind: Literal["reward"] = "reward"
+    # The only token that has seen the whole text if the mask is causal.
+    source: Literal["last"] = "last"
+    dropout: Probability = 0.0
+
+    @property
+    def num_scores(self) -> int:
+        """One."""
+        return 1
+
+
 HeadSpec = Annotated[
     MaskedLMHeadSpec
     | NextSentenceHeadSpec
     | SequenceHeadSpec
     | TokenHeadSpec
     | SpanHeadSpec
-    | CTCHeadSpec,
+    | CTCHeadSpec
+    | RewardHeadSpec,
     Field(discriminator="kind"),
 ]
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TASKS_OF_KIND = {
     "translator": ("translation", "span_corruption", "denoising"),
-    "causal_lm": ("causal_lm", "tokens", "dpo"),
-    "encoder": ("masked_lm", "classify", "tag", "answer"),
+    "causal_lm": ("causal_lm", "tokens", "dpo", "grpo"),
+    "encoder": ("masked_lm", "classify", "tag", "answer", "reward"),
     "vision": ("images",),
     "two_towers": ("contrast",),
     "denoiser": ("diffusion",),

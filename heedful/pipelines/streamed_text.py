@@ -1,14 +1,19 @@
-"""Text of a growing continuation: its final part, and stop strings."""
+"""Text of a growing continuation: its final part, stop strings, and chunks as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
 # Number of the prompt's last tokens that are decoded with the continuation: a tokenizer may decode
 # the first word of a text differently, and a character may be split between two tokens.
 _CONTEXT = 8
 _UNFINISHED = "\ufffd"
+
+
+Ended = Literal["end", "stop", "length"]
+"""Reason of a text's end: the end token, a stop string, or the maximum length."""
 
 
 class TokenDecoder(Protocol):
@@ -77,3 +82,71 @@ class RunningText:
         """Return the index of the first stop string; the length of the text without one."""
         places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         return min(places, default=len(text))
+
+
+def reason_of_end(tokens: Sequence[int], text: RunningText | None, limit: int) -> Ended:
+    """Return the reason of a text's end, from its tokens, their text and the maximum length."""
+    if text is not None and text.stopped(tokens):
+        return "stop"
+    return "length" if len(tokens) == limit else "end"
+
+
+class TextStream(Iterator[str]):
+    """Text of a continuation in chunks, each as soon as no further token can change it.
+
+    Args:
+        drawn: generator of the token ids, which computes them on demand.
+        text: decoder of the tokens so far.
+        limit: maximum number of tokens.
+        within: factory of the context in which tokens are computed.
+        cached: function that returns the tokens of the prompt whose keys and values were at hand.
+
+    Attributes:
+        tokens: token ids so far.
+    """
+
+    def __init__(
+        self,
+        drawn: Generator[int, None, None],
+        text: RunningText,
+        limit: int,
+        within: Callable[[], AbstractContextManager[object]],
+        cached: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.tokens: list[int] = []
+        self._drawn = drawn
+        self._text = text
+        self._limit = limit
+        self._within = within
+        self._cached = cached
+        self._shown = 0
+
+    def __next__(self) -> str:
+        """Return the next chunk of text."""
+        with self._within():  # left before the caller's code runs
+            for token in self._drawn:
+                self.tokens.append(token)
+                if chunk := self._new(self._text.ready(self.tokens)):
+                    return chunk
+        if chunk := self._new(self._text.text(self.tokens)):
+            return chunk
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the stream; no further tokens are computed."""
+        self._drawn.close()
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt whose keys and values were at hand, after the first chunk."""
+        return self._cached()
+
+    @property
+    def ended(self) -> Ended:
+        """Reason of the text's end, after the last chunk."""
+        return reason_of_end(self.tokens, self._text, self._limit)
+
+    def _new(self, text: str) -> str:
+        # Text that was shown is final, so that a shorter one adds nothing.
+        chunk, self._shown = text[self._shown :], max(self._shown, len(text))
+        return chunk

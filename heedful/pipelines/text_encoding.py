@@ -45,6 +45,7 @@ from heedful.pipelines.predictions import (
     TokenLabel,
 )
 from heedful.pipelines.text_pipeline import TextPipeline, checked
+from heedful.text.chat_template import ChatTemplate, Messages, encode_whole
 
 Key = TypeVar("Key")
 
@@ -85,6 +86,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
     def verbs(self) -> tuple[str, ...]:  # type: ignore[override]
         """The methods that its heads allow; vectors need none."""
         names = {"masked_lm": "fill", "sequence": "classify", "token": "tag", "span": "answer"}
+        names["reward"] = "reward"
         heads = [head.kind for head in self.spec.heads]
         return (*(verb for head, verb in names.items() if head in heads), "embed")
 
@@ -313,6 +315,37 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 context = pairs[number][1]
                 results[number] = choose(several, context, spans[number], unanswerable=unanswerable)
         return results
+
+    def reward(
+        self, conversations: Sequence[Messages], **options: Unpack[EncodingOptions]
+    ) -> list[float]:
+        """Return the reward of each conversation, of which differences alone have a meaning.
+
+        Args:
+            conversations: lists of messages, each with `role` and `content`; the last is an answer.
+            **options: see `EncodingOptions`.
+
+        Raises:
+            ModelError: when the model predicts no rewards.
+            DataError: when a conversation has no answer, is too long, or is refused by the model's
+                template; its line is named.
+        """
+        self.require("reward")
+        template, items = ChatTemplate(self.chat), dict[int, EncoderInput]()
+        for number, messages in enumerate(conversations):
+            if not messages or messages[-1]["role"] != "assistant":
+                raise DataError("There is no answer to reward", where=_line(number, options))
+            text, own = template.with_answers(messages, _line(number, options))
+            # The tokens of training, where the frame is the template's own.
+            ids, _ = encode_whole(self.tokenizer, text, own)
+            items[number] = EncoderInput(tuple(ids), 0, len(ids))
+            check_length(self.spec, items[number], _line(number, options))
+        rewards = [0.0] * len(items)
+        for number, reward in self._scores(
+            items, options, lambda model, batch: model.rewards(batch.states, batch.positions)
+        ):
+            rewards[number] = float(reward)
+        return rewards
 
     def embed(
         self,

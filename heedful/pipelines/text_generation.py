@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -14,7 +14,14 @@ from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
-from heedful.pipelines.streamed_text import RunningText, TokenDecoder
+from heedful.pipelines.prefix_cache import PrefixCache, PrefixReader
+from heedful.pipelines.streamed_text import (
+    Ended,
+    RunningText,
+    TextStream,
+    TokenDecoder,
+    reason_of_end,
+)
 from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
@@ -30,9 +37,6 @@ from heedful.text.field_tokenizer import FieldTokenizer, prompt_ids
 BATCH_TOKENS = 16_384
 """Default number of positions of a batch: prompts × longest, with new tokens, × continuations."""
 
-Ended = Literal["end", "stop", "length"]
-"""Reason of a text's end: the end token, a stop string, or the maximum length."""
-
 
 @dataclass(frozen=True)
 class Generation:
@@ -46,6 +50,7 @@ class Generation:
         token_scores: log-probability of each token.
         ended: reason of the text's end.
         others: next-best continuations, or other samples.
+        cached: tokens of the prompt whose keys and values were at hand.
     """
 
     tokens: tuple[int, ...]
@@ -55,6 +60,7 @@ class Generation:
     token_scores: tuple[float, ...]
     ended: Ended
     others: tuple[Generation, ...] = ()
+    cached: int = 0
 
     @property
     def n_best(self) -> tuple[Generation, ...]:
@@ -73,6 +79,7 @@ def generate(
     batch_size: int | None = None,
     first_name: int = 0,
     rules: FieldTokenizer | None = None,
+    prefixes: PrefixCache | None = None,
     **options: Unpack[GenerationOptions],
 ) -> list[Generation]:
     """Continue prompts; batching changes no result.
@@ -87,6 +94,7 @@ def generate(
         batch_size: prompts continued together, instead of `batch_tokens`.
         first_name: number of the first prompt, on which its random draws depend.
         rules: fields of the sequences, outside of which no token is written.
+        prefixes: cache of the beginnings of prompts; none if unset.
         **options: fields of `GenerationSettings` that override `settings`.
 
     Returns:
@@ -114,7 +122,7 @@ def generate(
             None if tokenizer is None else RunningText(tokenizer, each, settings.stop)
             for each in chosen
         ]
-        continuation = _continuation(model, chosen, texts, ends, settings, rules)
+        continuation = _continuation(model, chosen, texts, ends, settings, rules, prefixes)
         hypotheses = search(
             _formed(continuation, settings, tokenizer),
             *_tensors(chosen, model),
@@ -124,8 +132,10 @@ def generate(
             names=[first_name + i for i in part],
         )
         return [
-            assembled(best, text, continuation.limit)
-            for best, text in zip(hypotheses, texts, strict=True)
+            replace(assembled(best, text, continuation.limit), cached=cached)
+            for best, text, cached in zip(
+                hypotheses, texts, _cached(continuation, len(part)), strict=True
+            )
         ]
 
     with _evaluating(model):
@@ -153,6 +163,7 @@ def stream(
     settings: GenerationSettings | None = None,
     name: int = 0,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    prefixes: PrefixCache | None = None,
     **options: Unpack[GenerationOptions],
 ) -> TextStream:
     """Continue a prompt as a stream of text.
@@ -165,6 +176,7 @@ def stream(
         prompt: token ids of the prompt.
         name: number of the prompt, on which its random draws depend.
         within: factory of a further context in which tokens are computed.
+        prefixes: argument of `generate`.
 
     Raises:
         ConfigError, DataError, ModelError: as `generate` does, and for a beam or several samples.
@@ -180,7 +192,7 @@ def stream(
     _check(model, [prompt], tokenizer, ends, settings)
     settings = settings.limited(_room(model, prompt))
     text = RunningText(tokenizer, prompt, settings.stop)
-    continuation = _continuation(model, [prompt], [text], ends, settings)
+    continuation = _continuation(model, [prompt], [text], ends, settings, None, prefixes)
     drawn = stream_tokens(
         _formed(continuation, settings, tokenizer),
         *_tensors([prompt], model),
@@ -197,60 +209,9 @@ def stream(
         with _evaluating(model), within():
             yield
 
-    return TextStream(drawn, text, continuation.limit, computing)
-
-
-class TextStream(Iterator[str]):
-    """Text of a continuation in chunks, each as soon as no further token can change it.
-
-    Args:
-        drawn: generator of the token ids, which computes them on demand.
-        text: decoder of the tokens so far.
-        limit: maximum number of tokens.
-        within: factory of the context in which tokens are computed.
-
-    Attributes:
-        tokens: token ids so far.
-    """
-
-    def __init__(
-        self,
-        drawn: Generator[int, None, None],
-        text: RunningText,
-        limit: int,
-        within: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        self.tokens: list[int] = []
-        self._drawn = drawn
-        self._text = text
-        self._limit = limit
-        self._within = within
-        self._shown = 0
-
-    def __next__(self) -> str:
-        """Return the next chunk of text."""
-        with self._within():  # left before the caller's code runs
-            for token in self._drawn:
-                self.tokens.append(token)
-                if chunk := self._new(self._text.ready(self.tokens)):
-                    return chunk
-        if chunk := self._new(self._text.text(self.tokens)):
-            return chunk
-        raise StopIteration
-
-    def close(self) -> None:
-        """End the stream; no further tokens are computed."""
-        self._drawn.close()
-
-    @property
-    def ended(self) -> Ended:
-        """Reason of the text's end, after the last chunk."""
-        return _reason(self.tokens, self._text, self._limit)
-
-    def _new(self, text: str) -> str:
-        # Text that was shown is final, so that a shorter one adds nothing.
-        chunk, self._shown = text[self._shown :], max(self._shown, len(text))
-        return chunk
+    return TextStream(
+        drawn, text, continuation.limit, computing, lambda: sum(_cached(continuation, 1))
+    )
 
 
 def _continuation(
@@ -260,6 +221,7 @@ def _continuation(
     ends: Sequence[int],
     settings: GenerationSettings,
     rules: FieldTokenizer | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> Continuation[Any]:
     def stopped(row: int, ids: Sequence[int]) -> bool:
         text = texts[row]
@@ -269,7 +231,8 @@ def _continuation(
     assert limit is not None
     # Without stop strings no text is decoded, and a GPU may run ahead of the host.
     rule: Stopped | None = stopped if settings.stop else None
-    stepping: StepModel[Any] = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
+    reading = model.with_cache(settings.cache, max(map(len, prompts)) + limit)
+    stepping: StepModel[Any] = reading if prefixes is None else prefixes.reading(reading)
     if rules is not None:
         from heedful.search.grammar import Grammar, RuledModel  # for few models
 
@@ -283,6 +246,12 @@ def _continuation(
         limit=limit,
         stopped=rule,
     )
+
+
+def _cached(continuation: Continuation[Any], count: int) -> list[int]:
+    """Return the number of tokens of each prompt that were at hand, once the prompts are read."""
+    reader = continuation.model
+    return reader.cached if isinstance(reader, PrefixReader) else [0] * count
 
 
 def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:
@@ -376,14 +345,8 @@ def _generation(hypothesis: Hypothesis, text: RunningText | None, limit: int) ->
         normalized_score=hypothesis.normalized_score,
         # The end token, which has the last score, is no part of the text.
         token_scores=hypothesis.token_scores[: len(tokens)],
-        ended=_reason(tokens, text, limit),
+        ended=reason_of_end(tokens, text, limit),
     )
-
-
-def _reason(tokens: Sequence[int], text: RunningText | None, limit: int) -> Ended:
-    if text is not None and text.stopped(tokens):
-        return "stop"
-    return "length" if len(tokens) == limit else "end"
 
 
 @contextmanager
@@ -404,6 +367,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
     kind: ClassVar[type[Any]] = CausalLM
     verbs: ClassVar[tuple[str, ...]] = ("generate", "stream")
     answers: ClassVar[bool] = False  # true for models of records that an encoder reads
+    prefixes: PrefixCache | None = None  # of a server, whose requests begin alike
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
 
@@ -450,6 +414,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 batch_tokens=batch_tokens,
                 first_name=first_name,
                 rules=rules,
+                prefixes=self.prefixes if rules is None else None,
                 **options,
             )
         if rules is None:
@@ -488,6 +453,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 ends=(self.tokenizer.eos,),
                 settings=settings,
                 within=self.computing,
+                prefixes=self.prefixes,
                 **options,
             )
 

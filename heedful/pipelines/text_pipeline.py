@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -152,11 +152,14 @@ class TextPipeline(ModelPipeline[M]):
         super().__init__(model, precision=precision)
         self.tokenizer = tokenizer
 
-    def chat_prompt(self, messages: Messages) -> ChatPrompt:
+    def chat_prompt(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> ChatPrompt:
         """Return the prompt for the next answer of a conversation.
 
         Args:
             messages: messages, each with `role` and `content`.
+            tools: functions that an answer may call, in OpenAI's form.
 
         Raises:
             DataError: when the model's template refuses them.
@@ -168,4 +171,4 @@ class TextPipeline(ModelPipeline[M]):
                 where=self.name,
                 remedy="Give the text itself as a prompt, or train on lines with messages",
             )
-        return ChatTemplate(self.chat).prompt(messages)
+        return ChatTemplate(self.chat).prompt(messages, tools)

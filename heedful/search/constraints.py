@@ -92,7 +92,11 @@ class NeverHere:
 
 @dataclass(frozen=True)
 class MinimumLength:
-    """A `Ban` of the end token before `length` tokens."""
+    """A `Ban` of the end token before `length` tokens.
+
+    A hypothesis that can do nothing but end may do so: a stop string was found, or its grammar is
+    at an end.
+    """
 
     length: int
     eos: int
@@ -102,7 +106,10 @@ class MinimumLength:
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
         if moment.step < self.length:
+            ending = scores[..., self.eos].clone()
             scores[..., self.eos] = -math.inf
+            only = scores.amax(-1) == -math.inf
+            scores[..., self.eos] = ending.masked_fill_(~only, -math.inf)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ REMEDY = (
     '"assistant", "content": "…"}]} or {"prompt": "…", "answer": "…"}'
 )
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 
 
 class ChatPrompt(str):
@@ -62,13 +62,17 @@ class ChatTemplate:
 
         return BoundedTemplate(self.source, self._where)
 
-    def prompt(self, messages: Messages) -> ChatPrompt:
+    def prompt(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> ChatPrompt:
         """Return the text after which the model answers.
+
+        Args:
+            messages: conversation.
+            tools: functions that an answer may call, in OpenAI's form.
 
         Raises:
             DataError: when it is no template, with the line, or refuses the messages.
         """
-        return ChatPrompt(self._render(messages, answers=True))
+        return ChatPrompt(self._render(messages, answers=True, tools=tools))
 
     def with_answers(self, messages: Messages, where: str) -> tuple[str, list[bool]]:
         """Return the text of a conversation, and which of its characters are of an answer.
@@ -106,8 +110,12 @@ class ChatTemplate:
             raise
         return whole, own
 
-    def _render(self, messages: Messages, *, answers: bool) -> str:
+    def _render(
+        self, messages: Messages, *, answers: bool, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         return self._template.render(
+            # Templates ask whether `tools` is none, as `transformers` passes it.
+            tools=[dict(each) for each in tools] or None,
             messages=[dict(each) for each in messages],
             add_generation_prompt=answers,
             bos_token=BOS,

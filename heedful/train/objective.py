@@ -31,7 +31,7 @@ from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.losses import contrastive_loss
 from heedful.nn.moe import PENALTIES, penalty
-from heedful.train.run_settings import ObjectiveSettings
+from heedful.train.objective_settings import ObjectiveSettings
 from heedful.train.static_shapes import OutputProjection, real_places
 
 CarriedState = Mapping[str, Tensor]

@@ -18,6 +18,7 @@ from heedful.models.shape import TranslatorShape
 from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.train.objective_settings import GrpoSettings, NonNegative, ObjectiveSettings
 from heedful.train.task_rules import (
     SETTING_OWNERS,
     TEXT_SECTIONS,
@@ -28,64 +29,8 @@ from heedful.train.task_rules import (
 )
 from heedful.train.validation_settings import ValidationSettings
 
-NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
-
-
-class ObjectiveSettings(Config):
-    """The loss and its regularisers."""
-
-    label_smoothing: Probability = Field(
-        0.1,
-        description="probability spread evenly over the vocabulary or labels (Szegedy 2016); 0.1 "
-        "is usual for translation",
-    )
-    scheduled_sampling: Share = Field(
-        0.0,
-        description="final share of target inputs that are replaced by the model's own "
-        "predictions (Bengio 2015)",
-    )
-    scheduled_sampling_steps: PositiveInt = Field(
-        10_000, description="number of updates over which scheduled_sampling grows linearly from 0"
-    )
-    r_drop: NonNegative = Field(
-        0.0,
-        description="weight of the symmetric KL divergence between two dropout passes (Liang "
-        "2021); 5 is usual, and doubles the time",
-    )
-    bpe_dropout: Probability = Field(
-        0.0,
-        description="probability of skipping a BPE merge, so that words are segmented differently "
-        "in every epoch (Provilkov 2020); 0.1 is usual",
-    )
-    mask_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.15,
-        description="share of the tokens that are hidden in masked_lm, span_corruption and "
-        "denoising",
-    )
-    whole_words: bool = Field(
-        False, description="hide whole words in masked_lm instead of single tokens"
-    )
-    mean_span: Annotated[float, Field(ge=1, le=100)] = Field(
-        3.0, description="mean length in tokens of a hidden span in span_corruption and denoising"
-    )
-    sentinels: Annotated[int, Field(ge=2)] | None = Field(
-        None,
-        description="number of sentinel tokens of a new tokenizer for span_corruption; enough for "
-        "the longest text if unset",
-    )
-    commitment: NonNegative = Field(
-        0.25,
-        description="weight of the distance of a patch's vector from its code in the loss of an "
-        "autoencoder (van den Oord 2017)",
-    )
-    beta: Annotated[float, Field(gt=0)] = Field(
-        0.1, description="strength of the pull to the reference in dpo (Rafailov 2023)"
-    )
-    permute_sentences: bool = Field(
-        False, description="shuffle the sentences of each text in denoising (BART, Lewis 2020)"
-    )
 
 
 class OptimizerSettings(Config):
@@ -258,7 +203,7 @@ class RunSettings(Config):
         "span_corruption, denoising); classifiers of text (classify) or images (images); images "
         "and texts in one space (contrast); autoencoders of images (autoencode); taggers (tag); "
         "question answering (answer); sequences of tokens of any kind (tokens); pictures for "
-        "captions (diffusion); preferences between answers (dpo)",
+        "captions (diffusion); preferences between answers (dpo, reward); rewarded answers (grpo)",
     )
     init: str | None = Field(
         None,
@@ -291,6 +236,7 @@ class RunSettings(Config):
     augment: AugmentSpec = Field(default_factory=AugmentSpec)
     tokens: RecordSpec = Field(default_factory=RecordSpec)
     objective: ObjectiveSettings = Field(default_factory=ObjectiveSettings)
+    grpo: GrpoSettings = Field(default_factory=GrpoSettings)
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     lora: LoraSettings = Field(default_factory=LoraSettings)
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)

@@ -40,6 +40,8 @@ _MODULES = {
     "tokens": "token_task",
     "diffusion": "diffusion_task",
     "dpo": "preference_task",
+    "reward": "preference_task",
+    "grpo": "policy_task",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from heedful.config import open_names
 from heedful.data.corpus_spec import AugmentSpec, RecordSpec
 from heedful.errors import ConfigError
+from heedful.train.objective_settings import GrpoSettings
 
 Metric = Literal[
     "bleu",
@@ -23,9 +24,19 @@ Metric = Literal[
     "code_perplexity",
     "margin",
     "kl",
+    "reward",
 ]
 Choice = Literal[
-    "loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1", "recall"
+    "loss",
+    "bleu",
+    "chrf",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "exact_match",
+    "f1",
+    "recall",
+    "reward",
 ]
 
 METRICS = get_args(Metric)
@@ -57,6 +68,16 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "dpo": {
         **_CAUSAL_DEFAULTS,
         "validation": {"metrics": ["accuracy", "margin", "kl"], "choose_by": "loss"},
+    },
+    "reward": {
+        **_CAUSAL_DEFAULTS,
+        "validation": {"metrics": ["accuracy", "margin"], "choose_by": "loss"},
+    },
+    "grpo": {
+        **_CAUSAL_DEFAULTS,
+        # The weight of the divergence of Shao 2024, section 4.2.
+        "objective": {**_CAUSAL_DEFAULTS["objective"], "beta": 0.04},
+        "validation": {"metrics": ["reward", "kl"], "choose_by": "reward"},
     },
     "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
     "span_corruption": _DENOISING_DEFAULTS,
@@ -118,6 +139,8 @@ Task = Literal[
     "tokens",
     "diffusion",
     "dpo",
+    "reward",
+    "grpo",
 ]
 
 TASKS = get_args(Task)
@@ -159,8 +182,10 @@ SETTING_OWNERS: dict[str, tuple[Task, ...]] = {
     "images.codes": ("autoencode",),
     "images.code_width": ("autoencode",),
     "objective.commitment": ("autoencode",),
-    "objective.beta": ("dpo",),
-    "data.chat_template": ("causal_lm", "dpo"),
+    "objective.beta": ("dpo", "grpo"),
+    "objective.reference": ("dpo", "grpo"),
+    "data.chat_template": ("causal_lm", "dpo", "reward", "grpo"),
+    **dict.fromkeys([f"grpo.{name}" for name in GrpoSettings.model_fields], ("grpo",)),
     **dict.fromkeys([f"tokens.{name}" for name in RecordSpec.model_fields], ("tokens",)),
 }
 """The tasks in which a setting may differ from its default."""
@@ -183,6 +208,8 @@ TASK_METRICS: dict[str, tuple[Metric, ...]] = {
     "tokens": (),
     "diffusion": (),
     "dpo": ("accuracy", "margin", "kl"),
+    "reward": ("accuracy", "margin"),
+    "grpo": ("reward", "kl"),
 }
 """The metrics of each task, apart from its loss."""
 

@@ -121,7 +121,7 @@ class Trainer:
         if not self._stopped(stop) and self.hooks.validate is not None and not self._is_validated():
             self.validate()
         self.save(finish=True)
-        # Asked again, as a stop may have come during the validation, on one process only.
+        # PromptLine again, as a stop may have come during the validation, on one process only.
         return f"asked to stop by {stop.name}" if self._stopped(stop) else str(reason)
 
     def _is_validated(self) -> bool:
@@ -372,6 +372,8 @@ class Trainer:
         }
         self.events.metric(state.step, values)
         figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
+        # A loss of rewarded answers is near 0 throughout, and says nothing.
+        figures |= {name: result.values[name] for name in ("reward", "kl") if name in result.values}
         self._show_progress(**figures)
 
     def _show_progress(self, **figures: Value) -> None:

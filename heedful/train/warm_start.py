@@ -33,6 +33,9 @@ from heedful.train.lora import adapt
 from heedful.train.run_settings import RunSettings
 from heedful.train.splitting import derive_seed
 
+_ENCODING = ("classify", "tag", "answer", "reward")
+"""Tasks for which a causal language model is read as an encoder."""
+
 
 def initial_model(
     spec: Any, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
@@ -154,8 +157,8 @@ def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
 
 
 def _becomes_encoder(spec: Any, settings: RunSettings) -> bool:
-    """Return whether a causal language model is to label texts or words, or to answer."""
-    return spec.kind == "causal_lm" and settings.base_task in ("classify", "tag", "answer")
+    """Return whether a causal language model is to label, to answer, or to reward answers."""
+    return spec.kind == "causal_lm" and settings.base_task in _ENCODING
 
 
 def _is_within(name: str, parts: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ from heedful.models.checkpoint import load_model
 from heedful.search.search_settings import SearchSettings
 from heedful.text.chat_template import DEFAULT_TEMPLATE
 from heedful.train.objective import LossContext
-from heedful.train.preference_objective import PreferenceBatch, PreferenceObjective
+from heedful.train.preferences.preference_objective import PreferenceBatch, PreferenceObjective
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import prepare_task

@@ -25,11 +25,12 @@ class Generator:
         device: where to run.
         static: whether the cache has a fixed size.
         compile: whether steps are compiled; with a cache of fixed size only.
+        dtype: type of the weights.
     """
 
-    def __init__(self, model: str, device: str, static: bool, compile: bool) -> None:
+    def __init__(self, model: str, device: str, static: bool, compile: bool, dtype: str) -> None:
         self.device = torch.device(device)
-        self.model: Any = GPT2LMHeadModel.from_pretrained(model, dtype=torch.bfloat16)
+        self.model: Any = GPT2LMHeadModel.from_pretrained(model, dtype=getattr(torch, dtype))
         self.model = self.model.to(self.device).eval()
         self.model.generation_config.eos_token_id = None
         self.options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0}
@@ -71,10 +72,16 @@ def main() -> None:
     generator: Generator | None = None
 
     def begin(
-        model: str, device: str, static: bool, compile: bool, batches: list[Any], new: int
+        model: str,
+        device: str,
+        static: bool,
+        compile: bool,
+        batches: list[Any],
+        new: int,
+        dtype: str = "bfloat16",
     ) -> dict[str, Any]:
         nonlocal generator
-        generator = Generator(model, device, static, compile)
+        generator = Generator(model, device, static, compile, dtype)
         seconds = {len(prompts): generator.warm_up(prompts, new) for prompts in batches}
         counted = torch._dynamo.utils.counters["stats"] if compile else {}
         graphs = int(counted.get("unique_graphs", 0))

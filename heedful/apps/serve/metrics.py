@@ -44,6 +44,10 @@ class Metrics:
         self.refusals = counter("heedful_refusals", "Requests refused", ["reason"])
         self.texts = counter("heedful_texts", "Texts computed")
         self.tokens = counter("heedful_source_tokens", "Tokens of texts computed")
+        self.prompt_tokens = counter("heedful_prompt_tokens", "Tokens of prompts continued")
+        self.cached_tokens = counter(
+            "heedful_cached_prompt_tokens", "Tokens of prompts found in the prefix cache"
+        )
         self.batch_texts = histogram("heedful_batch_texts", "Texts of a batch", buckets=_SIZES)
         self.batch_seconds = histogram(
             "heedful_batch_seconds", "Seconds that a batch took", buckets=_SECONDS
@@ -64,6 +68,11 @@ class Metrics:
         self.batch_texts.observe(batch.texts)
         self.batch_seconds.observe(batch.seconds)
         self.wait.observe(batch.waited)
+
+    def observe_prompt(self, tokens: int, cached: int) -> None:
+        """Record a prompt that was looked up in the prefix cache."""
+        self.prompt_tokens.inc(tokens)
+        self.cached_tokens.inc(cached)
 
     def watch(self, waiting: Callable[[], int], computing: Callable[[], int]) -> None:
         """Read the lengths of the queue from a scheduler whenever metrics are read."""

@@ -44,12 +44,14 @@ class PromptAnswer:
         tokens: tokens of the answer, as in the vocabulary.
         token_scores: log-probability of each token, in nats.
         is_cut: true if the answer reached its maximum length.
+        cached: tokens of the prompt that the prefix cache held.
     """
 
     text: str
     tokens: Sequence[str]
     token_scores: Sequence[float]
     is_cut: bool
+    cached: int = 0
 
     @property
     def finish_reason(self) -> str:
@@ -97,7 +99,8 @@ class OpenAI(Interface):
     async def chat(self, request: Request, body: ChatBody) -> Response:
         """Answer a chat: continue it, or translate its last message."""
         prompt = await self._prompt(body)
-        return await self._reply(request, body, [prompt], ChatReply(body))
+        reply = CallReply(body) if body.callable else ChatReply(body)
+        return await self._reply(request, body, [prompt], reply)
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
@@ -110,10 +113,11 @@ class OpenAI(Interface):
         if pipeline.chat is None:
             return "\n".join(message.text for message in body.messages)
         messages = [{"role": each.role, "content": each.text} for each in body.messages]
+        checked = check_messages(messages, "messages")
+        whole = [{**text, **own.calls} for text, own in zip(checked, body.messages, strict=True)]
+        tools = body.shown_tools if isinstance(body, ChatBody) else []
         # A template may take a while, as its bounds are wide.
-        return await to_thread.run_sync(
-            lambda: pipeline.chat_prompt(check_messages(messages, "messages"))
-        )
+        return await to_thread.run_sync(lambda: pipeline.chat_prompt(whole, tools))
 
     async def _answers(
         self, body: Sampling, prompts: Sequence[str], read: Sequence[int]
@@ -139,6 +143,7 @@ class OpenAI(Interface):
                     pipeline.tokenizer.pieces(each.tokens),
                     each.token_scores,
                     is_cut=each.ended == "length",
+                    cached=best.cached,
                 )
                 for each in best.n_best
             ]
@@ -152,7 +157,7 @@ class OpenAI(Interface):
                 400,
                 "A translator writes plain text",
                 "invalid",
-                where="response_format",
+                where="tools" if getattr(body, "callable", None) else "response_format",
             )
         settings = self.service.search_for(body.samples)
         changes: dict[str, Any] = {}
@@ -240,7 +245,8 @@ class OpenAI(Interface):
             stream = await work
             pipeline = await self.service.generator(body.model)
             tokens = pipeline.tokenizer.pieces(stream.tokens)
-            yield PromptAnswer("", tokens, (), is_cut=stream.ended == "length")
+            is_cut = stream.ended == "length"
+            yield PromptAnswer("", tokens, (), is_cut, stream.cached)
         finally:
             is_read = False
             work.cancel()
@@ -272,7 +278,9 @@ class CompletionReply:
             {"index": i, **self.choice(place, answer), "finish_reason": answer.finish_reason}
             for i, (place, answer) in enumerate(flat)
         ]
-        usage = self._usage([answer for _, answer in flat])
+        # All answers to a prompt share what was known of it.
+        cached = sum(several[-1].cached for several in answers)
+        usage = self._usage([answer for _, answer in flat], cached)
         return {**self.head, "object": self.kind, "choices": choices, "usage": usage}
 
     def choice(self, place: int, answer: PromptAnswer) -> dict[str, Any]:
@@ -305,9 +313,12 @@ class CompletionReply:
 
     def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
         """Yield the finish reason, the usage if requested, and the end mark."""
-        yield self._part(self.words(None), written[-1].finish_reason)
+        yield from self._last(written, written[-1].finish_reason)
+
+    def _last(self, written: Sequence[PromptAnswer], reason: str) -> Iterator[bytes]:
+        yield self._part(self.words(None), reason)
         if self.body.wants_usage:
-            usage = {"choices": [], "usage": self._usage(written)}
+            usage = {"choices": [], "usage": self._usage(written, written[-1].cached)}
             yield _event({**self.head, "object": self.chunk, **usage})
         yield _DONE
 
@@ -319,10 +330,11 @@ class CompletionReply:
         choice = {"index": 0, **words, "logprobs": None, "finish_reason": reason}
         return _event({**self.head, "object": self.chunk, "choices": [choice]})
 
-    def _usage(self, answers: Sequence[PromptAnswer]) -> dict[str, int]:
+    def _usage(self, answers: Sequence[PromptAnswer], cached: int) -> dict[str, Any]:
         written = sum(len(answer.tokens) for answer in answers)
         return {
             "prompt_tokens": self.read,
+            "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens": written,
             "total_tokens": self.read + written,
         }
@@ -354,6 +366,54 @@ class ChatReply(CompletionReply):
         """Return the change of the message; its role comes before the text."""
         role = {"role": "assistant"} if text == "" else {}
         return {"delta": {} if text is None else role | {"content": text}}
+
+
+class CallReply(ChatReply):
+    """The answer of a chat that is a call of a function, in a stream as one chunk."""
+
+    def whole(self, answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, Any]:
+        """Return all answers; see `CompletionReply.whole`."""
+        whole = super().whole(answers)
+        for choice in whole["choices"]:
+            if choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
+                choice["finish_reason"] = "tool_calls"
+        return whole
+
+    def choice(self, place: int, answer: PromptAnswer) -> dict[str, Any]:
+        """Return an answer as a message with a call."""
+        message = {"role": "assistant", "refusal": None, **self._called(answer.text)}
+        return {"message": message, "logprobs": self.log_probs(answer)}
+
+    def piece(self, text: str) -> bytes:
+        """Return nothing: a function and its arguments are known at the end."""
+        return b""
+
+    def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
+        """Yield the call, the finish reason, the usage if requested, and the end mark."""
+        called = self._called("".join(each.text for each in written))
+        for index, call in enumerate(called.get("tool_calls", ())):
+            call["index"] = index
+        yield self._part({"delta": called})
+        is_call = "tool_calls" in called and not written[-1].is_cut
+        yield from self._last(written, "tool_calls" if is_call else written[-1].finish_reason)
+
+    def _called(self, text: str) -> dict[str, Any]:
+        """Return the fields of a message: a call, or the text of one that was cut too early."""
+        functions = self.body.callable
+        if len(functions) == 1:
+            name, arguments = functions[0].name, text
+        else:
+            try:
+                call = json.loads(text)
+            except ValueError:  # cut: which function it names may be unknown
+                return {"content": text}
+            name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
+        function = {"name": name, "arguments": arguments}
+        id = f"call_{uuid.uuid4().hex}"
+        return {
+            "content": None,
+            "tool_calls": [{"id": id, "type": "function", "function": function}],
+        }
 
 
 async def _events(

@@ -131,10 +131,12 @@ class MessagePart(Body):
 
 
 class Message(Body):
-    """A message of a chat."""
+    """A message of a chat; one of the role `tool` has the result of a call."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[MessagePart] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -142,6 +144,42 @@ class Message(Body):
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+    @property
+    def calls(self) -> dict[str, Any]:
+        """The calls of tools, and the call that a message answers, for a chat template."""
+        return self.model_dump(include={"tool_calls", "tool_call_id"}, exclude_none=True)
+
+
+class Function(Body):
+    """A function that the client can call for a model."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}, "additionalProperties": False},
+        description="JSON Schema of the arguments",
+    )
+
+
+class Tool(Body):
+    """A tool of a chat."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Body):
+    """The name of a function."""
+
+    name: str
+
+
+class ChosenTool(Body):
+    """The choice of one tool, which the answer calls."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class PlainText(Body):
@@ -182,6 +220,17 @@ class SchemaFormat(Body):
         return json.dumps(self.json_schema.content)
 
 
+class FlatSchemaFormat(NamedSchema):
+    """The format of a response that fits a JSON Schema."""
+
+    type: Literal["json_schema"]
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the answer."""
+        return json.dumps(self.content)
+
+
 class ChatBody(Sampling):
     """A request for the answer of a chat."""
 
@@ -189,22 +238,63 @@ class ChatBody(Sampling):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=0)
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tools: list[Tool] | None = Field(None, description="functions that the client can call")
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = Field(
+        None, description="required or one function: the answer is a call; else it is text"
+    )
     response_format: PlainText | AnyObject | SchemaFormat | None = None
 
     limits = ("max_completion_tokens", "max_tokens")
     usual_tokens = 256
 
+    @property
+    def callable(self) -> list[Function]:
+        """The functions one of which the answer calls; none for an answer of text."""
+        functions = [tool.function for tool in self.tools or ()]
+        if isinstance(self.tool_choice, ChosenTool):
+            return [each for each in functions if each.name == self.tool_choice.function.name]
+        return functions if self.tool_choice == "required" else []
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The tools that a chat template shows to the model."""
+        if self.tool_choice == "none":
+            return []
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the answer, or of a call; "" for plain text."""
+        functions = self.callable
+        if len(functions) < 2:  # alone, so that the references of its schema keep their root
+            return json.dumps(functions[0].parameters) if functions else super().schema_text
+        return json.dumps({"anyOf": [_call_schema(each) for each in functions]})
+
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         self._refuse_streamed(bool(self.logprobs))
+        if self.tool_choice not in (None, "none", "auto"):
+            if not self.callable:
+                raise ValueError("tool_choice names no function of tools")
+            if super().schema_text:
+                raise ValueError("response_format cannot be combined with a call of tool_choice")
         return self
+
+
+def _call_schema(function: Function) -> dict[str, Any]:
+    """Return the schema of a call that names its function."""
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function.name}, "arguments": function.parameters},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
 
 
 class TextFormat(Body):
     """The format of the text of a response."""
 
-    format: PlainText | None = None
+    format: PlainText | AnyObject | FlatSchemaFormat | None = None
 
 
 class ResponseBody(Sampling):
@@ -225,6 +315,11 @@ class ResponseBody(Sampling):
 
     limits = ("max_output_tokens",)
     usual_tokens = ChatBody.usual_tokens
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON Schema of the response; "" for plain text."""
+        return getattr(self.text.format if self.text else None, "schema_text", "")
 
     @property
     def messages(self) -> list[Message]:

@@ -88,7 +88,7 @@ class ResponseReply(CompletionReply):
             "previous_response_id": None,
             "store": False,
             "temperature": body.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _format(body)},
             "tool_choice": "none",
             "tools": [],
             "top_p": body.top_p,
@@ -112,11 +112,18 @@ class ResponseReply(CompletionReply):
         count = sum(len(each.tokens) for each in written)
         return {
             "input_tokens": self.read,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": written[-1].cached},
             "output_tokens": count,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": self.read + count,
         }
+
+
+def _format(body: ResponseBody) -> dict[str, Any]:
+    """Return the format of the text as the request has it."""
+    if body.text is None or body.text.format is None:
+        return {"type": "text"}
+    return body.text.format.model_dump(by_alias=True, exclude_none=True)
 
 
 def _status(written: Sequence[PromptAnswer] | None) -> str:

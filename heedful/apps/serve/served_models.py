@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,14 +152,21 @@ class ServedModels:
     Args:
         models: models with different names.
         options: options of all models.
+        observe_prompt: receiver of the number of tokens of each prompt, and of those at hand.
 
     Raises:
         ConfigError, ModelError: when two models have the same name, or a glossary belongs to no
             model.
     """
 
-    def __init__(self, models: Iterable[ServedModel], options: ModelOptions = _OPTIONS) -> None:
+    def __init__(
+        self,
+        models: Iterable[ServedModel],
+        options: ModelOptions = _OPTIONS,
+        observe_prompt: Callable[[int, int], None] = lambda asked, found: None,
+    ) -> None:
         self.options = options
+        self._observe_prompt = observe_prompt
         self.by_name: dict[str, ServedModel] = {}
         for model in models:
             if model.name in self.by_name:
@@ -320,7 +327,12 @@ class ServedModels:
         spec = once.spec
         if spec.generates and spec.reads == "texts":
             model.source = model.target = ""
-            return GenerationPipeline.load(model.path, **options)
+            writer = GenerationPipeline.load(model.path, **options)
+            if most := self.options.prefix_bytes:
+                from heedful.pipelines.prefix_cache import PrefixCache
+
+                writer.prefixes = PrefixCache(most, self._observe_prompt)
+            return writer
         if spec.reads == "pairs" and not model.is_translator:
             raise ConfigError(
                 "The languages of this translator are unknown",

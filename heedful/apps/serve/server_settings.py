@@ -79,6 +79,8 @@ class ModelOptions:
             model.
         glossaries: files of terms, by the names of translators.
         soft_terms: true if terms are soft.
+        prefix_bytes: maximum size of the keys and values that each language model keeps of the
+            beginnings of prompts; 0 to keep none.
     """
 
     device: str = "auto"
@@ -89,6 +91,7 @@ class ModelOptions:
     split: Split | None = None
     glossaries: Mapping[str, Path] = field(default_factory=dict)
     soft_terms: bool = False
+    prefix_bytes: int = 256_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,9 @@ def build_worker(settings: ServerSettings) -> Starlette:
     Raises:
         UserError: when a model or a file cannot be used.
     """
-    models = ServedModels(map(parse_model, settings.models), settings)
-    models.load_all()
     metrics = Metrics()
+    models = ServedModels(map(parse_model, settings.models), settings, metrics.observe_prompt)
+    models.load_all()
     cores = max(1, usable_cores() // settings.workers)
     threads = min(MOST_THREADS, cores)
     # Several batches at a time use cores better than one batch on all of them.

@@ -145,6 +145,11 @@ class BeamCache:
     def __init__(self, part: _Part | None = None) -> None:
         self._part = part
 
+    @classmethod
+    def holding(cls, keys: Tensor, values: Tensor) -> Self:
+        """Make the cache of given keys [B, K, S, E] and values [B, K, S, Ev]."""
+        return cls(_Part(Store.around(keys, values), keys.shape[2]))
+
     @property
     def used(self) -> int:
         """Number of slots S of each row."""

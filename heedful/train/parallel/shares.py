@@ -30,7 +30,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.nn.positions import NOTHING_HERE
 from heedful.train.batch_source import Batch, DataPosition, Prefetched, Source, pin_batch
 from heedful.train.objective import adds_penalties
-from heedful.train.run_settings import ObjectiveSettings
+from heedful.train.objective_settings import ObjectiveSettings
 from heedful.train.splitting import BatchPart, stand_in
 
 _Batch = TypeVar("_Batch", bound=Batch)

@@ -1,30 +1,34 @@
-"""Direct preference optimisation: a language model learns which of two answers is better."""
+"""Preferences: a model learns which of two answers is better, as a language model or as a judge."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Literal
 
 import numpy as np
-from torch import nn
+import torch
 
 from heedful.data.batch_plan import Indices, plan_files, plan_once
 from heedful.data.chat_corpus import PreferenceReader
 from heedful.data.encoded_texts import EncodedTexts, make_windows
+from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError
-from heedful.models.shape_to_spec import causal_lm_spec
-from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.lora import merged
-from heedful.train.preference_objective import (
+from heedful.models.encoder_spec import RewardHeadSpec
+from heedful.train.batch_source import Batch, EpochBatches, FixedBatches
+from heedful.train.preferences.preference_objective import (
+    PairObjective,
     PreferenceBatch,
     PreferenceObjective,
+    RewardBatch,
+    RewardObjective,
     preference_measure,
 )
 from heedful.train.task import Setup, Task
-from heedful.train.tasks.conversation_files import chat_template
+from heedful.train.tasks.answer_models import causal_model, conversing, reference_model
 from heedful.train.tasks.encoder_task import (
     document_readers,
     encode_and_note,
+    new_encoder,
     weighted_fingerprint,
 )
 
@@ -34,36 +38,29 @@ def prepare(setup: Setup) -> Task:
 
     Raises:
         DataError: when a line is no preference, or longer than the model reads.
-        ConfigError: when there is no initial model, or a batch has no room for a pair.
+        ConfigError: when there is no initial model, a batch has no room for a pair, or the
+            reference has another vocabulary.
     """
     settings, data = setup.settings, setup.settings.data
-    if settings.init is None:
-        raise ConfigError(
-            "Preferences change a model that answers already, which is their reference",
-            where="init",
-            remedy="Name it by --init, such as a run of --task causal_lm on conversations",
-        )
-    template = chat_template(setup)
-
-    def no_model() -> None:
-        raise AssertionError("there is an initial model")
-
-    tokenizers = replace(setup.tokenizers(no_model), chat=template.source)  # type: ignore[arg-type]
+    template, tokenizers = conversing(setup)
+    rewarding = settings.base_task == "reward"
 
     def pairs(name: str, role: Literal["train", "valid"]) -> _Pairs:
         readers = [PreferenceReader(each.path, template) for each in document_readers(setup, role)]
         texts = encode_and_note(setup, name, readers, tokenizers.source, "answer")
-        found = _Pairs(texts)
+        found = (_RewardedPairs if rewarding else _Pairs)(texts)
         found.check(data.max_length, data.budget)
         return found
 
-    def new_model() -> nn.Module:
-        spec = causal_lm_spec(settings.model, tokenizers.source.size, data.max_length)
-        return setup.new_model(spec, tokenizers)
-
+    new_model = causal_model(setup, tokenizers)
+    if rewarding:
+        head = RewardHeadSpec(dropout=settings.model.dropout)
+        new_model = new_encoder(setup, tokenizers, head)
     training = pairs("training", "train")
-    # LoRA's updates are zero at first, so the model as it begins is the reference.
-    objective = PreferenceObjective(settings.objective.beta, merged(new_model()))
+    objective: PairObjective = RewardObjective()
+    if not rewarding:
+        reference = reference_model(settings, tokenizers, new_model)
+        objective = PreferenceObjective(settings.objective.beta, reference)
     validation, measure = None, None
     if data.valid:
         held_out = pairs("validation", "valid")
@@ -129,9 +126,28 @@ class _Pairs:
                 remedy=f"Raise it to {size} or more",
             )
 
-    def batch(self, numbers: Indices) -> PreferenceBatch:
+    def batch(self, numbers: Indices) -> Batch:
         """Make a batch of pairs, given their numbers [B]."""
         starts, longest = self.starts[numbers], int(self.sizes[numbers].max())
         window = make_windows(self.texts, starts, longest, self.ends[numbers])
         values = {each.name: getattr(window, each.name) for each in fields(window)}
         return PreferenceBatch(**values | {"target_tokens": len(numbers)})
+
+
+class _RewardedPairs(_Pairs):
+    """Encoded preferences for a reward model, which reads the two conversations apart."""
+
+    @property
+    def sizes(self) -> Indices:
+        """Positions of each pair in a batch [N]: the two conversations have the same length."""
+        lengths = np.diff(self.texts.bounds)
+        return 2 * np.maximum(lengths[::2], lengths[1::2])
+
+    def batch(self, numbers: Indices) -> Batch:
+        bounds = self.texts.bounds
+        texts = np.stack([2 * numbers, 2 * numbers + 1], 1).ravel()
+        rows = [self.texts.span(bounds[each], bounds[each + 1]) for each in texts]
+        ids, positions = pad(rows, 0)
+        count = len(numbers)
+        indices = torch.from_numpy(self.starts[numbers])
+        return RewardBatch(ids.view(count, -1), positions.view(count, -1), indices, count)

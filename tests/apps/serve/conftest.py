@@ -35,8 +35,9 @@ def make_parts(
     *words: str, limits: Limits | None = None, most_waiting: int = 200, **changes: Any
 ) -> ServerParts:
     """The parts of a server of models in this process."""
-    models = ServedModels([parse_model(word) for word in words])
     metrics = Metrics()
+    words_read = [parse_model(word) for word in words]
+    models = ServedModels(words_read, observe_prompt=metrics.observe_prompt)
     scheduler = Scheduler(
         threads=1, positions=4096, most_waiting=most_waiting, observe=metrics.observe
     )

@@ -54,6 +54,7 @@ def test_a_prompt_is_continued_as_the_library_does(client: TestClient, writer: A
     read = len(writer.tokenizer.encode("The man")) + 1
     assert answer["usage"] == {
         "prompt_tokens": read,
+        "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens": len(own.tokens),
         "total_tokens": read + len(own.tokens),
     }
@@ -329,7 +330,7 @@ def test_a_response_is_streamed_in_events(client: TestClient) -> None:
         ({"tools": [{"type": "web_search"}]}, 400, "tools"),
         ({"background": True}, 400, "background"),
         ({"input": []}, 400, None),
-        ({"text": {"format": {"type": "json_object"}}}, 400, None),
+        ({"text": {"format": {"type": "words"}}}, 400, None),
         ({"max_output_tokens": 100_000}, 400, "max_tokens"),
     ],
 )

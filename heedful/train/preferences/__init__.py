@@ -1,0 +1,1 @@
+"""Learning from preferences between answers and from their rewards."""
