@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, ModelError
+from heedful.inspect.drawings import word_links
 from heedful.inspect.readings import ModelInput, StackTokens, tensors
 from heedful.inspect.subject import (
     InspectedSubLayer,
@@ -78,18 +78,12 @@ class AttentionMap(Result):
         )
 
     def _repr_html_(self) -> str:
-        """A picture of the mean over layers and heads: a cell is as dark as its weight."""
-        weights = self.mean()
-        corner = f"<th>{html.escape(self.part)}</th>"
-        head = "".join(f"<th>{html.escape(printable(each))}</th>" for each in self.columns)
-        lines = [f"<tr>{corner}{head}</tr>"]
-        for token, row in zip(self.rows, weights, strict=True):
-            cells = "".join(
-                f'<td title="{value:.3f}" style="background:rgba(15,55,129,{value:.3f})"></td>'
-                for value in row
-            )
-            lines.append(f"<tr><th>{html.escape(printable(token))}</th>{cells}</tr>")
-        return f"<table>{''.join(lines)}</table><p>{html.escape(repr(self))}</p>"
+        """The mean over layers and heads as lines between words, as the studio draws it."""
+        layers = ", ".join(str(each + 1) for each in self.layers)
+        heads = ", ".join(str(each + 1) for each in self.heads)
+        title = f"{self.part} attention, layers {layers}, the mean of heads {heads}"
+        rows, columns = ([*map(printable, side)] for side in (self.rows, self.columns))
+        return word_links(rows, columns, self.mean(), title)
 
 
 def attention(

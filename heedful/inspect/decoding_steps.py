@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.inspect.attention_maps import visible_positions
+from heedful.inspect.attention_maps import choose, visible_positions
 from heedful.inspect.readings import LONGEST, ModelInput, StackTokens, read, tensors
 from heedful.inspect.subject import Subject, array, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
@@ -173,6 +173,7 @@ def follow_search(
     settings: SearchSettings | None = None,
     *,
     chosen: Sequence[int] = (),
+    silent: Sequence[int] = (),
 ) -> SearchRecord:
     """Search for the best translation or continuation, and record the steps of the search.
 
@@ -184,6 +185,8 @@ def follow_search(
         settings: search settings; the defaults if None. Without a `max_length`, a language model
             generates at most the default number of new tokens, within its positions.
         chosen: ids that the result begins with.
+        silent: indices of tokens of a source or prompt that nothing attends to; the others keep
+            their positions.
 
     Raises:
         ModelError: when the model does not generate.
@@ -199,6 +202,9 @@ def follow_search(
         settings = settings.model_copy(update={"max_length": max(1, longest)})
     writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)))
     writer.check(chosen)
+    length = writer.source[1].shape[1]
+    choose(silent, length, "token")
+    writer.source[1][:, [*silent]] = -1
     trace = SearchTrace()
     with inference(subject.model):
         hypotheses = search_for(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, ModelError
+from heedful.inspect.drawings import shaded_table
 from heedful.inspect.readings import ModelInput, tensors
 from heedful.inspect.subject import (
     InspectedSubLayer,
@@ -241,6 +242,17 @@ class Lens(Result):
     entropy: np.ndarray
     rank: np.ndarray
     divergence: np.ndarray
+
+    def _repr_html_(self) -> str:
+        """The most probable token by layer and row, as dark as its probability."""
+        names = ["embedding", *(f"layer {int(each) + 1}" for each in self.layers[1:])]
+        best = [
+            (name, [(tokens[0], float(p)) for tokens, p in zip(pieces, shares, strict=True)])
+            for name, pieces, shares in zip(
+                names, self.pieces, self.probabilities[..., 0], strict=True
+            )
+        ]
+        return shaded_table("after", self.rows, best)
 
 
 def lens(subject: Subject, reading: ModelInput, *, top: int = 5) -> Lens:

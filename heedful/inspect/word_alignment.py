@@ -19,6 +19,7 @@ import numpy as np
 
 from heedful.errors import DataError
 from heedful.inspect.attention_maps import attentions, num_heads, with_heads
+from heedful.inspect.drawings import word_links
 from heedful.inspect.readings import BATCH_TOKENS, ModelInput, batches, pair_words, tensors
 from heedful.inspect.subject import Result, Subject, array, run
 from heedful.inspect.word_links import Link, Links, Symmetry, pharaoh, symmetrize
@@ -388,6 +389,13 @@ class AlignedPair(Result):
     def pharaoh(self) -> str:
         """The links in the Pharaoh format `0-0 1-2 …`."""
         return pharaoh(self.links)
+
+    def _repr_html_(self) -> str:
+        """The words of both texts, with a line for each link."""
+        weights = np.zeros((len(self.source_words), len(self.target_words)))
+        for source, target in self.links:
+            weights[source, target] = 1
+        return word_links(self.source_words, self.target_words, weights, self.pharaoh)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,16 @@ class ExampleText(Config):
     about: str = Field("", description="remark on the example")
 
 
+class NotedHead(Config):
+    """A head in which something can be seen, on which pages of attention open."""
+
+    part: Literal["encoder", "decoder", "cross"]
+    layer: int = Field(ge=1, description="number of the layer, from 1")
+    head: int = Field(ge=1, description="number of the head, from 1")
+    word: Words = Field(description="word of the first example whose attention shows it")
+    about: Words = Field(description="evidence, as measured")
+
+
 class Card(Config):
     """Facts about a model at hand, the content of `card.toml`."""
 
@@ -66,6 +76,7 @@ class Card(Config):
     scores: tuple[MeasuredQuality, ...]
     limits: tuple[Words, ...] = Field(description="known limits of the model")
     examples: tuple[ExampleText, ...] = ()
+    noted_head: NotedHead | None = None
     sentences: tuple[Words, ...] = Field((), description="held-out sentences for measures of heads")
 
 

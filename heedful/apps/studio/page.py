@@ -20,6 +20,7 @@ from heedful.inspect.attention_maps import (
     attentions,
     choose,
     num_heads,
+    parts_of,
     rows_and_columns,
     usual_part,
 )
@@ -119,7 +120,7 @@ class AttentionViewRequest(TextRequest):
     """A text, a kind of attention, and a layer."""
 
     part: StackName = Field(
-        "", description="encoder, decoder or cross; if empty, cross if the model has it"
+        "", description="encoder, decoder or cross; if empty, the first that the model has"
     )
     layer: LastLayer = -1
 
@@ -135,7 +136,9 @@ class StackRequest(TextRequest):
     """A text, and a stack of the model."""
 
     stack: StackName = Field(
-        "", description="encoder or decoder; if empty, the decoder if there is one"
+        "",
+        description="encoder or decoder; if empty, the decoder if there is one, or on the page "
+        "Block the encoder if there is one",
     )
 
 
@@ -212,13 +215,16 @@ def attentions_of(
 
     Args:
         subject: model to inspect.
-        part: encoder, decoder or cross; if empty, cross if the model has cross-attention.
+        part: encoder, decoder or cross; if empty, the first of these that the model has.
         layer: index of the layer, from 0; −1 is the last.
 
     Raises:
         UserError: when the model has no such attention.
     """
-    name: Any = part or usual_part(subject.model)
+    parts = parts_of(subject.model)
+    # Without attention, `usual_part` says so. Of several kinds the first comes first: a text is
+    # read before it is translated.
+    name: Any = part or (parts[0] if parts else usual_part(subject.model))
     modules = attentions(subject.model, name)
     return name, modules, len(modules) - 1 if layer < 0 else layer
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.config import read_toml
+from heedful.inspect.drawings import curve
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class RunLog:
         self._state = RunState()
         self._forget()
 
+    @property
+    def has_settings(self) -> bool:
+        """False while the run still makes its tokenizers."""
+        return (self.path / SETTINGS_FILE).is_file()
+
     def settings(self) -> RunSettings:
         """Read the run's settings.
 
@@ -139,6 +145,13 @@ class RunLog:
             "ended": state.summary is not None,
             "active": state.is_training(now),
         }
+
+    def _repr_html_(self) -> str:
+        """The curve of the loss, for a notebook."""
+        steps, losses = self.curve("loss")
+        points = thin_curve((steps, losses), 400)
+        title = f"{self.path.name}: loss by step"
+        return curve([x for x, _ in points], [y for _, y in points], title)
 
     def figures(self) -> dict[Kind, list[str]]:
         """Return the names of metrics in training and in validation."""

@@ -63,7 +63,7 @@ class WorkspaceDirectory:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self.log = RunLog(path) if (path / _RUN_CONFIG).is_file() else None
+        self.log = RunLog(path) if (path / _RUN_CONFIG).is_file() or _has_begun(path) else None
         self._lock = threading.Lock()
         self._loaded: Loaded | None = None
         if self.log is None and self._model_directory() is None:
@@ -128,8 +128,8 @@ class WorkspaceDirectory:
         card = self.card()
         if card is not None:
             examples = [each.plain() for each in card.examples]
-            limits = list(card.limits)
-            return facts | {"summary": card.summary, "limits": limits, "examples": examples}
+            facts |= {"summary": card.summary, "limits": list(card.limits), "examples": examples}
+            return facts | {"noted_head": card.noted_head and card.noted_head.plain()}
         if self.log is not None:
             facts["training"] = self.log.progress()
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
@@ -275,6 +275,14 @@ class Workspace:
                 remedy="Start the studio with the run directory",
             )
         return log
+
+
+def _has_begun(path: Path) -> bool:
+    """Return True for the directory of a run that has written no settings yet.
+
+    A run makes its directory first, then its tokenizers, which can take a minute.
+    """
+    return path.is_dir() and {each.name for each in path.iterdir()} <= {"tokenizer", ".lock"}
 
 
 def _has_fields(directory: Path) -> bool:

@@ -116,9 +116,8 @@ def test_attention(ask: Callable[..., Any], name: str) -> None:
         "convs2s": ["cross"],
     }.get(name, [])
     assert [part["part"] for part in found["parts"]] == shows
-    for call in ("overview", "picture"):
-        why = ask(f"attention/{call}", name in NO_WEIGHTS)
-        assert name not in NO_WEIGHTS or "attention weights" in why
+    why = ask("attention/overview", name in NO_WEIGHTS)
+    assert name not in NO_WEIGHTS or "attention weights" in why
     why = ask("attention/neurons", name in NO_SOFTMAX)
     assert name not in NO_SOFTMAX - NO_WEIGHTS or "without a softmax" in why
     if name == "hybrid":  # of two blocks the second

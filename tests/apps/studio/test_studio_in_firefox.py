@@ -179,6 +179,50 @@ def test_it_means_the_cat_in_firefox(firefox: Firefox, home: str) -> None:
     assert re.search(r"cat\s+1 ÷ 1.146\s+=\s+0.8723", words)
 
 
+def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: str) -> None:
+    noted = models_at_hand()["en-de"].card().noted_head
+    if noted is None:
+        pytest.skip("the card of en-de points at no head")
+    firefox.open(home + "attention?model=en-de")
+    pressed = "[...document.querySelectorAll('[aria-pressed=true]')]"
+    wait_for(firefox, f"{pressed}.some((each) => each.textContent === '·{noted.word}')")
+    name = f"Layer {noted.layer}, head {noted.head}"
+    wait_for(firefox, f"{pressed}.some((each) => each.title.startsWith('{name}'))")
+    title = f"{noted.part.title()}, layer {noted.layer}"
+    assert firefox.value("document.querySelector('figure h3').textContent") == title
+    firefox.open(home + "block?model=en-de")
+    words = firefox.value("document.querySelector('main').innerText")
+    assert f"This is block {noted.layer} of the {noted.part}" in words
+    assert f"Block {noted.layer} of the {noted.part}. In Python, which counts from 0" in words
+
+
+def test_a_probability_is_a_bar_of_its_own_length_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.open(home + "tour?model=en-de&stop=11")
+    wait_for(firefox, "document.querySelector('.way-next .count') !== null")
+    shares = firefox.value(
+        """[...document.querySelectorAll('.way-next button')].map((each) => {
+          const part = parseFloat(each.querySelector('.bar').style.width);
+          return Math.abs(part - parseFloat(each.querySelector('.count').textContent)) < 0.1;
+        }).join()"""
+    )
+    assert set(shares.split(",")) == {"true"}
+
+
+def test_the_sum_of_the_tour_has_one_scale_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.open(home + "tour?model=en-de&stop=2")
+    wait_for(firefox, "document.querySelector('.way-legend') !== null")
+    end = float(firefox.value("parseFloat(document.querySelector('.way-legend').textContent)"))
+    walk = "fetch('/api/tour/walk', {method: 'POST', headers: {'Content-Type': 'application/json'},"
+    body = (
+        "body: JSON.stringify({model: 'en-de', text: document.querySelector('textarea').value})})"
+    )
+    most = "Math.max(...[...w.tokens, ...w.positions, ...w.embedding].flat().map(Math.abs))"
+    found = firefox.value(f"{walk} {body}.then((answer) => answer.json()).then((w) => {most})")
+    assert end == pytest.approx(found, abs=0.06)
+    firefox.open(home + "tour?model=en-de")
+    assert firefox.value("document.querySelectorAll('.way-ahead').length") > 5
+
+
 @pytest.mark.parametrize(
     ("value", "written"),
     [("3.2e-9", "3.20 · 10⁻⁹"), ("-4.5e12", "−4.50 · 10¹²"), ("0.25", "0.25"), ("1234", "1,234")],

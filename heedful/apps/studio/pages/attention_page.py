@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -25,8 +25,6 @@ from heedful.apps.studio.page import (
 from heedful.apps.studio.token_influence import influence  # noqa: F401, another call
 from heedful.apps.studio.workspace import Workspace
 from heedful.inspect.attention_maps import (
-    AttentionPart,
-    attention,
     attention_steps,
     attentions,
     choose,
@@ -42,8 +40,6 @@ MOST_WEIGHTS = 1 << 22
 """Maximum number of weights in an answer: 16 MiB, as for a layer with 64 heads and 256 tokens."""
 
 Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
-
-_TYPES = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
 
 
 class ShowAttentionRequest(AttentionViewRequest):
@@ -158,37 +154,6 @@ def neurons(request: QueryRequest, workspace: Workspace) -> dict[str, Any]:
             for key in shown.tolist()
         ],
         "context": steps.context.tolist(),
-    }
-
-
-class AttentionPictureRequest(TextRequest):
-    """A text, the attention to draw, and the kind of file."""
-
-    part: Literal["", "encoder", "decoder", "cross"] = ""
-    layers: Indices | None = Field(None, description="indices of layers, from 0; all if unset")
-    heads: Indices | None = Field(None, description="indices of heads, from 0; all if unset")
-    view: Literal["matrix", "heads", "lines"] = "matrix"
-    each: bool = Field(False, description="draw the lines of each head in its own colour")
-    kind: Literal["svg", "png", "html"] = "svg"
-
-
-@call(AttentionPictureRequest)
-def picture(request: AttentionPictureRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a file with its name, its media type, and its content in base64."""
-    from heedful.apps import charts
-
-    subject, reading = read_text(request, workspace)
-    part: AttentionPart | None = request.part or None
-    weights = attention(subject, reading, part, layers=request.layers, heads=request.heads)
-    if request.view == "lines":
-        chart = charts.lines(weights, each=request.each)
-    else:
-        chart = (charts.grid if request.view == "heads" else charts.matrix)(weights)
-    content = charts.draw(chart, request.kind)
-    return {
-        "name": f"attention.{request.kind}",
-        "type": _TYPES[request.kind],
-        "content": base64.b64encode(content).decode("ascii"),
     }
 
 

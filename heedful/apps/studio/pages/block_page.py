@@ -21,7 +21,7 @@ from heedful.errors import DataError
 from heedful.inspect.block_flow import block_flow
 from heedful.inspect.readings import tensors
 from heedful.inspect.residual_stream import contributions
-from heedful.inspect.subject import run, sublayers
+from heedful.inspect.subject import Subject, run, sublayers
 from heedful.nn.capture import Capture
 from heedful.search.alignment import token_words
 
@@ -45,7 +45,7 @@ class ContextsRequest(PromptRequest):
 def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the tensors of a block with their inputs, shapes and sizes."""
     subject, reading = read_text(request, workspace)
-    result = block_flow(subject, reading, request.stack or None, request.layer)
+    result = block_flow(subject, reading, _stack(request, subject), request.layer)
     stacks = {name: len(stack.blocks) for name, stack in subject.model.stacks().items()}
     return {"stacks": stacks, "target": reading.target, **result.plain()}
 
@@ -54,7 +54,7 @@ def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
 def stream(request: StackRequest, workspace: Workspace) -> dict[str, Any]:
     """Return each sub-layer's addition to the stream, and its share in the output."""
     subject, reading = read_text(request, workspace)
-    result = contributions(subject, reading, request.stack or None)
+    result = contributions(subject, reading, _stack(request, subject))
     numbers = {
         "added": result.sizes,
         "stream": result.stream_sizes,
@@ -130,3 +130,8 @@ def _word_vectors(
     found = Capture(addresses)
     run(subject.model, tensors(subject, [reading]), found)
     return [found.found[address][0, rows].mean(0) for address in addresses]
+
+
+def _stack(request: StackRequest, subject: Subject) -> str:
+    """Return the stack that is asked for, or the first one: a text is read before it is written."""
+    return request.stack or next(iter(subject.model.stacks()))

@@ -19,6 +19,7 @@ from heedful.pipelines.translation import TranslationPipeline
 
 if TYPE_CHECKING:
     from heedful.apps.studio.run_log import Curve, RunLog, RunState
+    from heedful.train.run_settings import RunSettings
 
 POINTS = 400
 MOST_RUNS, MOST_FIGURES = 12, 8
@@ -158,7 +159,7 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
-    state, settings = log.state(), log.settings()
+    state, settings = log.state(), log.settings() if log.has_settings else None
     newest = state.validations[-1] if state.validations else {}
     now = time.time()
     training = state.is_training(now) and not place.is_at_hand
@@ -169,10 +170,10 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "lines": state.lines,
         "training": training,
         "quiet": quiet,
-        "left": _seconds_left(state, settings.max_steps) if training else None,
+        "left": seconds_left(state, settings) if training and settings else None,
         "done": reason,
-        "max_steps": settings.max_steps,
-        "task": settings.task,
+        "max_steps": settings and settings.max_steps,
+        "task": settings and settings.task,
         "tokens_per_second": state.training.get("tokens_per_second"),
         "newest": {k: v for k, v in newest.items() if k != "event"},
         "samples": len(state.samples),
@@ -185,12 +186,21 @@ def _totals(state: RunState) -> dict[str, Any]:
     return {"step": state.step} | {name: state.training.get(name) for name in names}
 
 
-def _seconds_left(state: RunState, max_steps: int | None) -> float | None:
-    """Return the seconds to the last step at the present speed."""
+def seconds_left(state: RunState, settings: RunSettings) -> float | None:
+    """Return the seconds to the end of a run at the present speed, by the limit that comes first.
+
+    Steps, minutes and passes over the data limit a run.
+    """
     seconds = state.training.get("seconds")
-    if not max_steps or not state.step or not isinstance(seconds, int | float):
+    if not state.step or not isinstance(seconds, int | float):
         return None
-    return max(0.0, (max_steps - state.step) * seconds / state.step)
+    left = [(settings.max_steps - state.step) * seconds / state.step]
+    if settings.max_minutes is not None:
+        left.append(60 * settings.max_minutes - seconds)
+    epoch = state.training.get("epoch")
+    if settings.max_epochs is not None and isinstance(epoch, int | float) and epoch > 0:
+        left.append((settings.max_epochs - epoch) * seconds / epoch)
+    return max(0.0, min(left))
 
 
 def _span(log: RunLog, request: CurvesRequest) -> list[float] | None:
@@ -221,7 +231,8 @@ def _figure(log: RunLog, figure: str, request: CurvesRequest) -> dict[str, Any]:
 
 def _deciding(logs: dict[str, RunLog], scores: list[str]) -> str:
     """Return the score that selects the best model, from the first run that has one."""
-    chosen = (log.settings().validation.choose_by for log in logs.values())
+    known = [log for log in logs.values() if log.has_settings]
+    chosen = (log.settings().validation.choose_by for log in known)
     return next((str(name) for name in chosen if name in scores), scores[0] if scores else "")
 
 
@@ -242,6 +253,7 @@ def _reached(log: RunLog, score: str, sign: float, target: float) -> dict[str, f
 
 
 def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
+    logs = {name: log for name, log in logs.items() if log.has_settings}
     if len(logs) < 2:
         return []
     every = {name: flat(log.settings().plain()) for name, log in logs.items()}

@@ -7,9 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.text_checks import CHECKS
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
+from heedful.apps.studio.why_this_word import again, inside, why  # noqa: F401, calls of this page
 from heedful.apps.studio.workspace import Workspace
+from heedful.errors import ConfigError
 from heedful.inspect.attention_maps import parts_of
 from heedful.pipelines.text_splitting import Translation
 
@@ -64,6 +68,7 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
     return {
         "translations": [_plain(each, request.text) for each in translation.n_best],
         "warnings": warnings,
+        "checks": _failed_checks(request, pipeline, translation, workspace),
     }
 
 
@@ -85,6 +90,20 @@ def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str
             for each in proposals
         ]
     }
+
+
+def _failed_checks(
+    request: TranslatePageRequest, pipeline: Any, translation: Translation, workspace: Workspace
+) -> list[dict[str, Any]]:
+    """Return the checks of `translate --check` that the best translation fails."""
+    card = workspace.place(request.model).card()
+    codes = (*(card.languages if card else ()), None, None)
+    try:
+        reports = Checker(pipeline, codes[:2]).reports([request.text], [translation])
+    except ConfigError:  # a package that the checks need is not installed
+        return []
+    failed = [each for each in reports[0].checks if each.failed]
+    return [{**each.plain(), "passes": CHECKS[each.name]} for each in failed]
 
 
 def _check_length(text: str) -> None:

@@ -1,5 +1,7 @@
 // Elements without markup in strings: text stays text, whatever it holds.
 
+import { saves } from "./save.js"; // which uses the elements below, but not before a page is drawn
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, attributes, children) {
@@ -79,11 +81,13 @@ export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
 }
 
-/** A place for a drawing, with a title above and words below it. */
+/** A place for a drawing, with a title above, words below it, and what saves it. */
 export function figure(title, note = null) {
   const host = h("div", { class: "drawing" });
   const words = h("figcaption", {}, note ?? "");
-  return { element: h("figure", {}, h("h3", {}, title), host, words), host, words };
+  const element = h("figure", {}, h("h3", {}, title), host, words);
+  element.append(saves(element));
+  return { element, host, words };
 }
 
 /** Fill a place anew without the page becoming shorter in between, which would move what is seen. */

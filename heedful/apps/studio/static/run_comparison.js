@@ -16,10 +16,10 @@ const tokens = (count) => (count === null || count === undefined ? "–" : engin
 const spoken = (name) => name.replaceAll("_", " ");
 const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(value, 3)}`);
 
-function stateOf(run) {
+export function stateOf(run) {
   if (run.training) return run.left > 0 ? `in training, about ${duration(run.left)} left` : "in training";
   if (run.done) return run.done;
-  return run.quiet === null ? "has written nothing yet" : `not finished, last written ${duration(run.quiet)} ago`;
+  return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 
 export function comparison(state) {

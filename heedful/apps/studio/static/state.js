@@ -1,6 +1,7 @@
 // A page's settings, in its address: what is not at its default stands in the query. A link shows
 // the same picture, a reload keeps it, and going back undoes what was chosen.
 
+const CHOSEN = ["model", "text", "runs", "records"]; // by default those of the studio that is open
 const WRITE_AFTER = 200; // milliseconds; browsers refuse addresses that change with every pixel
 
 function parse(texts, like) {
@@ -21,6 +22,11 @@ function write(value) {
   return [String(value)];
 }
 
+let opened = null;
+
+/** The settings of the page, once it is open. */
+export const openedState = () => opened;
+
 const same = (a, b) => JSON.stringify(write(a)) === JSON.stringify(write(b));
 
 /**
@@ -38,10 +44,10 @@ export function openState(defaults) {
       [name, query.has(name) ? parse(query.getAll(name), value) : value]));
   }
 
-  function address() {
+  function address(named = []) {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(values)) {
-      if (same(value, defaults[name])) continue;
+      if (same(value, defaults[name]) && !named.includes(name)) continue;
       for (const text of write(value)) query.append(name, text);
     }
     const text = query.toString();
@@ -67,10 +73,12 @@ export function openState(defaults) {
     tell(Object.keys(defaults));
   });
 
-  return {
+  opened = {
     get values() {
       return values;
     },
+    /** The whole address of what is shown. What another studio would choose for itself is named, too. */
+    link: () => new URL(address(CHOSEN), location.href).href,
     /** Change settings. A choice makes a step that one can go back from; sliding does not. */
     set(changes, { step = false } = {}) {
       const changed = Object.keys(changes).filter((name) => !same(values[name], changes[name]));
@@ -90,6 +98,7 @@ export function openState(defaults) {
       watchers.add(watcher);
     },
   };
+  return opened;
 }
 
 const KEPT = "heedful-sentence"; // of this tab: the sentence and the model that pages share

@@ -15,6 +15,15 @@ export function subjectDefaults(studio, kinds) {
 /** What a page without a fitting model says. */
 export const noModel = (kind) => h("p", { class: "sentence" }, `None of the models at hand is ${kind}. Start the studio with one: `, h("code", {}, "heedful studio MODEL"), ".");
 
+/** The head that a model's card points at, as settings of a page of attention: nothing where it points at none. */
+export function notedHead(studio, model) {
+  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
+}
+
+/** The place of a word among pieces, or −1. */
+export const pieceOf = (pieces, word) => pieces.findIndex((piece) => piece.replace(/^\u2581/, "") === word);
+
 /** Controls for the model, its examples, and the text. */
 export function subjectFields(state, studio, kinds, { rows = 2, hint = null, label = "Text" } = {}) {
   const places = placesOf(studio, kinds);

@@ -15,6 +15,7 @@ const [HEIGHT, TOP, BOTTOM] = [204, 10, 38];
  * @param chart {values, names, colour, describe, most: the end of the axis, label: of the items}
  */
 export function barChart(host, chart) {
+  host.numbers = () => ({ title: chart.describe, columns: [chart.label ?? "", "value"], rows: chart.values.map((value, i) => [chart.names?.[i] ?? i + 1, value]) });
   redrawn(host, () => draw(host, chart));
 }
 

@@ -19,6 +19,7 @@ const FLAT = 380; // height of a map whose cells need not be square
  *   marked: {side: "row" or "column", index} with a frame around it
  */
 export function heatMap(host, map) {
+  host.numbers = () => ({ title: map.describe, columns: ["", ...columnNames(map)], rows: map.values.map((row, i) => [map.rows.names?.[i] ?? i, ...row.map((value, j) => (map.hidden?.[i]?.[j] ? null : value))]) });
   redrawn(host, () => draw(host, map));
 }
 
@@ -200,9 +201,10 @@ function listen(canvas, readout, map, sizes, pen, clean) {
   canvas.addEventListener("blur", clean);
 }
 
+const columnNames = (map) => map.columns.names ?? (map.values[0] ?? []).map((_, j) => j);
+
 function numbers(map) {
-  const names = map.columns.names ?? map.values[0].map((_, j) => j);
   const rows = map.values.map((row, i) => [map.rows.names?.[i] ?? i,
     ...row.map((value, j) => (map.hidden?.[i]?.[j] ? "hidden" : number(value, 3)))]);
-  return table(map.describe, [`${map.rows.label} \\ ${map.columns.label}`, ...names], rows);
+  return table(map.describe, [`${map.rows.label} \\ ${map.columns.label}`, ...columnNames(map)], rows);
 }

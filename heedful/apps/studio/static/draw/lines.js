@@ -19,6 +19,7 @@ let charts = 0;
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
+  host.numbers = () => ({ title: chart.describe, columns: ["series", chart.x.label, chart.y.label || "value"], rows: chart.series.flatMap(({ name, points }) => points.map((point) => [name, ...point])) });
   redrawn(host, () => draw(host, chart));
 }
 

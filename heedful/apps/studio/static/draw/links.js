@@ -33,6 +33,8 @@ export const headColour = (head, count) => (count <= 6 ? series(head)
  *   weights: of each head, rows after rows; side: "row" or "column"
  */
 export function linkPicture(host, picture) {
+  // Of the word that is chosen alone, or of all, as they are seen.
+  host.numbers = () => ({ title: "Attention weights", columns: ["head", picture.rows.label, picture.columns.label, "weight"], rows: weightsOf(picture) });
   const svg = s("svg", { class: "lines", "aria-hidden": "true" });
   const said = h("p", { class: "readout", role: "status" });
   const note = h("p", { class: "note" });
@@ -142,6 +144,13 @@ function linesOf(picture, now) {
   const note = all === 0 ? "All heads are off."
     : `${number(lines.length)} of ${number(all)} lines${whose} are drawn: those of at least ${number(bound / BINS, 2)}.`;
   return { lines, note };
+}
+
+/** [head, row, column, weight] of the word that is chosen, or of all words; heads count from 1. */
+function weightsOf({ rows, columns, heads, chosen }) {
+  const on = (side, index) => chosen?.side !== side || chosen.index === index;
+  return heads.flatMap(({ head, weights }) => rows.pieces.flatMap((row, i) => columns.pieces.map((column, j) => [head + 1, row, column, weights[i * columns.pieces.length + j]])
+    .filter((_, j) => on("row", i) && on("column", j))));
 }
 
 /** What a word looks at, or is looked at by: the mean of the heads. */

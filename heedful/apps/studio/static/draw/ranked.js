@@ -14,6 +14,7 @@ const [ROW, BELOW] = [24, 40];
  * @param chart {label: of the axis, describe}
  */
 export function rankedBars(host, rows, chart) {
+  host.numbers = () => ({ title: chart.describe, columns: ["", chart.label], rows: rows.map(({ name, value }) => [name, value]) });
   redrawn(host, () => draw(host, [...rows].sort((a, b) => b.value - a.value), chart));
 }
 

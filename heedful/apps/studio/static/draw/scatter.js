@@ -14,6 +14,7 @@ const [TOP, BOTTOM, RIGHT, LINE, DOT] = [14, 40, 16, 15, 5];
  *   describe, best: a name for the line of those that are highest for what lies left of them}
  */
 export function scatterChart(host, chart) {
+  host.numbers = () => ({ title: chart.describe, columns: ["", chart.x.label, chart.y.label], rows: chart.points.map(({ name, x, y }) => [name, x, y]) });
   redrawn(host, () => draw(host, chart));
 }
 

@@ -17,6 +17,8 @@ const LEAST = 0.02; // weight from which a line is drawn
  *   whose lines are drawn, choose: called with a step}
  */
 export function causalTriangle(host, picture) {
+  const { read, weights, cross, source } = picture;
+  host.numbers = () => ({ title: "Attention of each step", columns: ["step", ...read, ...(cross ? source : [])], rows: read.map((piece, i) => [piece, ...read.map((_, j) => weights?.[i]?.[j] ?? null), ...(cross ? cross[i] : [])]) });
   redrawn(host, () => draw(host, picture));
 }
 

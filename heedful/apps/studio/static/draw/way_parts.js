@@ -13,9 +13,20 @@ const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
 
+/** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
+const largest = (...rows) => rows.flat(2).reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
+
+/** What the colours of a scale stand for. */
+function legend(most, place, y) {
+  const [wide, steps] = [120, 24];
+  const x = place.left + 46;
+  return [s("text", { class: "way-value", x: x - 6, y: y + 9, style: { textAnchor: "end" } }, number(-most, 2)),
+    ...Array.from({ length: steps }, (_, i) => s("rect", { x: x + (i * wide) / steps, y, width: wide / steps + 0.3, height: 10, fill: css(diverging((2 * i) / (steps - 1) - 1)) })),
+    s("text", { class: "way-value way-legend", x: x + wide + 6, y: y + 9, style: { textAnchor: "start" } }, `${number(most, 2)}, on one scale`)];
+}
+
 /** A row of vectors: a column of coloured cells for each. */
-function vectors(rows, { middle, cell }, { y = 0, height }) {
-  const most = rows.flat().reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
+function vectors(rows, { middle, cell }, { y = 0, height, most = largest(rows) }) {
   return rows.flatMap((row, i) => row.map((value, j) => s("rect", {
     x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: height / row.length + 0.4, fill: css(diverging(value / most)),
   })));
@@ -105,8 +116,10 @@ export const PARTS = {
   embedding(own, found, { open }, place) {
     if (!open) return folded(own, "Embedding", found.embedding, place);
     const rows = [["Token", found.tokens], ["+ position", found.positions], ["= input", found.embedding]].filter(([, values]) => values);
-    rows.forEach(([name, values], i) => own.append(title(name, i * 108 + 50), ...vectors(values, place, { y: i * 108, height: VECTOR })));
-    return rows.length * 108 - 8;
+    const most = largest(...rows.map(([, values]) => values));
+    rows.forEach(([name, values], i) => own.append(title(name, i * 108 + 50), ...vectors(values, place, { y: i * 108, height: VECTOR, most })));
+    own.append(...legend(most, place, rows.length * 108));
+    return rows.length * 108 + 12;
   },
   blocks(own, found, view, place) {
     if (!view.open) return folded(own, `Block ${found.layer + 1}`, found.attention_output, place);
@@ -157,8 +170,10 @@ export const PARTS = {
         ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 150 }, share(value))));
       y += 160;
     }
-    own.append(title("Added", y + 30), ...vectors(found.feedforward_output, place, { y, height: 48 }), title("After the block", y + 88), ...vectors(found.output, place, { y: y + 58, height: 48 }));
-    return y + 106;
+    const most = largest(found.feedforward_output, found.output);
+    own.append(title("Added", y + 30), ...vectors(found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors(found.output, place, { y: y + 58, height: 48, most }),
+      ...legend(most, place, y + 116));
+    return y + 128;
   },
   writing(own, found, view, place) {
     own.append(...pieces(found, view, place, 0));

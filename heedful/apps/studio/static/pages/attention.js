@@ -1,4 +1,4 @@
-import { call, live, problem, StudioError } from "../api.js";
+import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
@@ -7,12 +7,11 @@ import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.
 import { neuronPicture } from "../draw/neurons.js";
 import { hearing, hearingDefaults } from "../hearing.js";
 import { secondText } from "../second_text.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { joinWords, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
-const MOST_COLOURS = 8; // that a chart tells apart
 
 const PARTS = {
   encoder: ["Encoder", "Words of the text attend to each other."],
@@ -29,6 +28,7 @@ const SIDES = {
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
   heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "", ...hearingDefaults,
+  ...notedHead(studio, subjectDefaults(studio, kinds).model),
 });
 
 /** Numbers from base64, row after row, a head at a time. */
@@ -65,11 +65,19 @@ export function mount({ root, below, side, state, studio }) {
 
   let last = null;
   let clicked = false;
+  let opens = !/[?&](row|column)=/.test(location.search); // nobody has chosen a word yet
   const choose = (next) => {
     clicked = true; // the picture shows it already
     state.set({ row: next?.side === "row" ? next.index : -1, column: next?.side === "column" ? next.index : -1 }, { step: true });
     clicked = false;
   };
+  /** Choose the word that the model's card points at, where the text has it. */
+  function point(word) {
+    opens = false;
+    clicked = true;
+    state.set({ row: pieceOf(last.rows.pieces, word) });
+    clicked = false;
+  }
   const ask = live(body, async (signal) => {
     const asked = second.asked();
     if (asked.text.trim() === "") return null;
@@ -101,6 +109,8 @@ export function mount({ root, below, side, state, studio }) {
       body.append(second.answer, h("p", { class: "sentence" }, `No layer of this model has attention weights: its tokens exchange information by ${last.mixers.join(", ")}. Who hears whom, and how much, is measured all the same: it stands below.`));
       return;
     }
+    const place = models.find(({ name }) => name === state.values.model);
+    if (opens && place.noted_head?.part === last.part && state.values.row < 0) point(place.noted_head.word);
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
@@ -108,7 +118,6 @@ export function mount({ root, below, side, state, studio }) {
     layer.querySelector("select").value = String(last.layer);
     headButtons(heads, { state, own, on: on(), last, named: named.found() });
     draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
-    if (on().length && state.values.view !== "neurons") body.append(savers(second.asked, last, on(), state.values.view));
     mark();
   }
   const mark = () => markHead(whole.host, last.layer, on());
@@ -126,7 +135,8 @@ export function mount({ root, below, side, state, studio }) {
 
   state.watch((values, changed) => {
     if (clicked) return;
-    state.set(begun(changed));
+    state.set(begun(changed, notedHead(studio, values.model)));
+    opens = changed[0] === "model" || (opens && !changed.includes("row") && !changed.includes("column"));
     second.arrange();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
     if (local && last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)))) show();
@@ -152,9 +162,9 @@ export function mount({ root, below, side, state, studio }) {
 const NOBODY = { row: -1, column: -1 };
 
 /** What begins anew when one thing alone is chosen: what was set for another text or model. */
-function begun(changed) {
+function begun(changed, noted) {
   if (changed.length !== 1) return {};
-  if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "" };
+  if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "", ...noted };
   if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
 }
@@ -247,26 +257,6 @@ function neurons(picture, state, { head, query, words, asked }) {
   const { part, layer } = state.values;
   live(picture.element, (signal) => call("attention", "neurons", { ...asked, part, layer, head, row: query }, signal),
     (found) => neuronPicture(host, found))();
-}
-
-/** Buttons that save what is shown as a file: the chart that `heedful inspect -o` writes. */
-function savers(asked, last, heads, view) {
-  const place = h("p", { class: "row" }, h("span", {}, "Save the picture as"), ...["svg", "png", "html"].map((kind) => button(kind.toUpperCase(), async (event) => {
-    const pressed = event.currentTarget;
-    pressed.disabled = true;
-    place.parentElement.querySelector(".unsaved")?.remove();
-    try {
-      const file = await call("attention", "picture", { ...asked(), part: last.part, layers: [last.layer], heads, view, each: heads.length > 1 && heads.length <= MOST_COLOURS, kind });
-      const bytes = Uint8Array.from(atob(file.content), (letter) => letter.charCodeAt(0));
-      const address = URL.createObjectURL(new Blob([bytes], { type: file.type }));
-      h("a", { href: address, download: file.name }).click();
-      URL.revokeObjectURL(address);
-    } catch (error) {
-      place.after(h("div", { class: "unsaved" }, problem(error)));
-    }
-    pressed.disabled = false;
-  }, { quiet: true })));
-  return place;
 }
 
 /** An answer, or null where the studio has none for good reasons. */

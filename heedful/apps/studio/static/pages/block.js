@@ -7,7 +7,7 @@ import { flowPicture } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { secondText } from "../second_text.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ROLES = {
@@ -25,7 +25,14 @@ const MOST_BARS = 48;
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares", ...contextDefaults(studio),
+  ...opened(studio),
 });
+
+/** The block with the head that the model's card points at, or the last one. */
+function opened(studio) {
+  const { part, layer } = notedHead(studio, subjectDefaults(studio, kinds).model);
+  return part === "encoder" || part === "decoder" ? { stack: part, layer } : {};
+}
 
 export function mount({ root, side, state, studio }) {
   const models = placesOf(studio, kinds);
@@ -132,7 +139,7 @@ function explain(host, part, names, found) {
       ...Object.entries(part.figures).map(([name, value]) => [name, number(value), name.replaceAll(" ", "-")]),
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
-    h("p", {}, h("code", { id: "address" }, part.address)),
+    h("p", {}, `Block ${found.layer + 1} of the ${found.stack}. `, h("span", { class: "note" }, "In Python, which counts from 0: ", h("code", { id: "address" }, part.address))),
     part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : "",
     lengths);
   if (part.sizes === null) return;
@@ -156,7 +163,7 @@ function streamed(host, state) {
     if (found === null) return;
     const [title, about, kind] = MEASURES[state.values.measure];
     const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
-    const names = (state.values.measure === "shares" ? found.parts : found.sublayers).map((name) => name.replace(".", " ").replace("feedforward", "feed-fwd"));
+    const names = (state.values.measure === "shares" ? found.parts : found.sublayers).map((name) => name.replace(/^\d+/, (block) => Number(block) + 1).replace(".", " ").replace("feedforward", "feed-fwd"));
     const values = found[state.values.measure];
     numbers.replaceChildren(facts(found.parts.map((part, i) => [part, `${number(100 * mean(found.shares[i]), 3)} %`, `share-${part}`])
       .filter(([part]) => part === "embedding" || part === "norms").map(([part, ...rest]) => [`of the output from ${part === "norms" ? "the norms' biases" : "the embedding"}`, ...rest])));

@@ -6,6 +6,7 @@ import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
 import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
+import { saves } from "../save.js";
 import { drawRuns, liveTraining, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
@@ -114,7 +115,7 @@ export async function mount({ root, side, state }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, total,
+  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, saves(picture, () => "the model"), total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates and prices, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
     section("How tokens exchange information", mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { button, choice, text } from "../controls.js";
-import { h, number, s, section, table } from "../dom.js";
+import { figure, h, number, s, section, table } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
@@ -9,6 +9,7 @@ import { greyPicture, patchStrip } from "../draw/patches.js";
 import { pianoRoll, pitchName } from "../draw/piano_roll.js";
 import { vectorPicture } from "../draw/vectors.js";
 import { play } from "../player.js";
+import { saves } from "../save.js";
 import { sequenceDefaults, sequences } from "../sequences.js";
 import { placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
@@ -29,10 +30,11 @@ export async function mount({ root, state, studio }) {
   const sameness = () => compare(rows, facts);
   const domains = h("div", { class: "domains" });
   const joint = h("div", { class: "drawing joint" });
+  const together = h("div", { class: "drawing everywhere-picture" }, domains, joint);
   const more = h("div", {});
   const whole = h("div", {});
   root.append(section("Cut, completed, looked into", whole),
-    section("Tokens become vectors", h("div", { class: "drawing everywhere-picture" }, domains, joint)),
+    section("Tokens become vectors", together, saves(together, () => "tokens become vectors")),
     section("What differs, and what does not", rows), section("Distance in music", more));
   const told = (name) => (found) => {
     facts[name] = found;
@@ -196,10 +198,10 @@ function missing(title, does) {
 
 /** After which distance the notes of the tune come again. */
 function again(host, found) {
-  const chart = h("div", { class: "drawing" });
+  const { element, host: chart } = figure("Notes that come again", "The share of notes that begin again so many beats later, in any octave. A peak is a distance at which it pays for a head to look back.");
   host.replaceChildren(h("p", {}, h("strong", {}, found.title), ` (${found.origin}). ${found.about}`),
     h("p", {}, "Two choruses may start at bar 1 and at bar 40. An absolute position says “bar 40”, which training may never have seen with this tune; the distance “eight beats ago” is the same in both. So the Music Transformer learns a vector for each distance between query and key, and adds its product with the query to the score."),
-    h("figure", {}, h("h3", {}, "Notes that come again"), chart, h("figcaption", {}, "The share of notes that begin again so many beats later, in any octave. A peak is a distance at which it pays for a head to look back.")));
+    element);
   lineChart(chart, {
     series: [{ name: "share of notes", points: found.recurrence, dots: true }], x: { label: "beats later" }, y: { label: "share", zero: true },
     describe: `${found.title}: the share of notes that begin again, by the distance in beats.`, height: 260,

@@ -114,8 +114,8 @@ export function mount({ root, side, state }) {
 function beyond(host, found) {
   const sentence = h("p", { class: "sentence" }, found.sentence);
   if (found.form === "rows") {
-    const chart = h("div", { class: "drawing" });
-    host.replaceChildren(sentence, chart, h("div", { class: "problem" }, h("p", {}, h("strong", {}, "Asked for the next one, the library says: "), found.said)));
+    const { element, host: chart } = figure("Positions that have a row");
+    host.replaceChildren(sentence, element, h("div", { class: "problem" }, h("p", {}, h("strong", {}, "Asked for the next one, the library says: "), found.said)));
     beyondChart(chart, {
       series: [{ name: "row", points: [[0, 1], [found.trained - 1, 1], [found.trained, 0], [found.last, 0]] }], trained: found.trained, last: found.last,
       x: "position", y: "rows in the table", describe: "Positions that have a row.",

@@ -4,16 +4,20 @@ import { figure, h, number } from "../dom.js";
 import { series as colour } from "../draw/colours.js";
 import { legendOf, lineChart } from "../draw/lines.js";
 import { linkedCharts } from "../draw/linked.js";
-import { comparison, duration } from "../run_comparison.js";
+import { comparison, duration, stateOf } from "../run_comparison.js";
 import { textsOverTime, typedLines } from "../run_texts.js";
 
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
-/** Runs that a page opens with: not the models at hand of records and sounds, whose losses say nothing beside others. */
-const isFirst = ({ run, kind, limits }) => run && !(limits && ["records", "sounds"].includes(kind));
+/** Runs that a page opens with: those of the person, or else of one model at hand; the losses of others say nothing beside them. */
+function firstRuns({ places }) {
+  const runs = places.filter((place) => place.run);
+  const own = runs.filter((place) => !place.limits);
+  return (own.length ? own.slice(0, 6) : runs.slice(0, 1)).map((place) => place.name);
+}
 
 export const defaults = (studio) => ({
-  runs: studio.places.filter(isFirst).map((place) => place.name).slice(0, 6),
+  runs: firstRuns(studio),
   figures: USUAL, axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
   score: "", target: "", sentence: 0, at: -1, lines: "",
 });
@@ -83,7 +87,7 @@ export function mount({ root, below, side, state, studio }) {
 /** Words on which runs are in training, and how far. */
 function standing(runs) {
   const running = runs.filter((run) => run.training);
-  if (!running.length) return [runs.length ? "None of these runs is in training. What one writes shows here as it comes." : "Choose a run."];
+  if (!running.length) return [runs.length ? `None of these runs is in training (${runs.map((run) => `${run.name}: ${stateOf(run)}`).join("; ")}). What one writes shows here as it comes.` : "Choose a run."];
   return [h("span", { class: "live-dot", "aria-hidden": "true" }), h("strong", {}, "Live: "), running.map((run) =>
     `${run.name} is at step ${number(run.step)}${run.max_steps ? ` of ${number(run.max_steps)}` : ""}${run.left > 0 ? `, about ${duration(run.left)} left` : ""}`).join("; "), `. Read again every ${EVERY / 1000} seconds.`];
 }

@@ -3,6 +3,7 @@ import { button, check, choice, panel, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { matrix } from "../draw/matrix.js";
 import { followed, followDefaults, inPlace, KINDS, reads, sums, tinted } from "../model_steps.js";
+import { saves } from "../save.js";
 import { renewWords } from "../words.js";
 
 export const kinds = KINDS;
@@ -81,7 +82,7 @@ export function mount({ root, side, state, studio }) {
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
   const [settings, result] = [h("div", {}), h("div", {})];
   side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
-  root.append(h("p", { class: "row" }, back, next, where), result);
+  root.append(h("p", { class: "row" }, back, next, where), result, saves(result, () => where.textContent));
   for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
 
   const ask = live(body, (signal) => {

@@ -5,6 +5,7 @@ import { redrawn } from "../draw/colours.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { drawWay, STOPS, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
+import { saves } from "../save.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -36,7 +37,8 @@ export function mount({ root, side, state, studio }) {
   const play = button("Play", () => (timer ? halt() : start()), { quiet: true });
   const drawing = h("div", { class: "drawing", role: "group", "aria-label": "The sentence on its way through the model" });
   const candidates = h("div", {});
-  const body = h("div", {}, map.element, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawing, candidates);
+  const drawn = h("div", {}, drawing, candidates);
+  const body = h("div", {}, map.element, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawn, saves(drawn, () => told.querySelector("h2")?.textContent));
   root.append(body);
 
   let timer = null; // while the tour plays
@@ -150,7 +152,7 @@ export function mount({ root, side, state, studio }) {
     const press = (each) => state.set({ chosen: [...(guesses() ? [] : chosen()), each.id].map(String) }, { step: true });
     return h("ol", { class: "way-next" }, found.candidates.map((each) => h("li", {}, h("button", {
       type: "button", "aria-pressed": guesses() ? String(each.id === chosen()[0]) : null, onclick: () => press(each),
-    }, name(each), h("span", {}, bar(each.probability / found.candidates[0].probability)), h("span", { class: "count" }, `${number(100 * each.probability, 3)} %`)))));
+    }, name(each), h("span", {}, bar(each.probability)), h("span", { class: "count" }, `${number(100 * each.probability, 3)} %`)))));
   }
 
   body.addEventListener("keydown", (event) => {

@@ -4,6 +4,7 @@ import { figure, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
+import { whyWord } from "../why_word.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator"];
@@ -20,12 +21,13 @@ export function mount({ root, side, state, studio }) {
   const forced = h("p", { class: "row" });
   const body = h("div", { class: "result" });
   const choices = h("div", { class: "choices" });
+  const why = h("div", { class: "why" });
   side.append(
     panel(...subjectFields(state, studio, kinds, { label: "Text to translate", rows: 3, hint: "A line is translated by itself. Up to 2,000 characters." }),
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 })));
-  root.append(forced, body, choices);
+  root.append(forced, body, choices, why);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
@@ -37,6 +39,7 @@ export function mount({ root, side, state, studio }) {
   function show(found) {
     last = found;
     choices.replaceChildren();
+    why.replaceChildren();
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (found === null) {
       body.append(h("p", { class: "note" }, "Type a text, and its translation appears here."));
@@ -55,6 +58,8 @@ export function mount({ root, side, state, studio }) {
         button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
         h("span", { class: "note" }, `${number(100 * each.probability, 3)} %`), h("span", { dir: "auto" }, each.text)))));
       choices.scrollIntoView({ block: "nearest" });
+      const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
+      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, limits));
     } catch (error) {
       choices.replaceChildren(problem(error));
     }
@@ -116,9 +121,17 @@ function translated(found, rank, state, propose) {
     if (side === "target") chosen.matrix[index]?.forEach((weight, i) => glow("source", i, weight));
     else chosen.matrix.forEach((row, i) => glow("target", i, row[index] ?? 0));
   };
+  const doubts = rank === 0 ? found.checks : []; // the checks looked at the best translation
+  const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
+  const places = { source: 0, target: 0 };
   const words = (side) => chosen[side].map((part) => {
+    const start = places[side];
+    places[side] += part.text.length;
     if (part.word === null) return part.text;
     const own = h(side === "target" ? "button" : "span", { class: "word", type: side === "target" ? "button" : null, tabindex: "0", "data-word": part.word, "data-side": side }, part.text);
+    const doubt = doubted(side, start, places[side]);
+    if (doubt) own.classList.add("doubted");
+    if (doubt) own.title = doubt.note;
     sides[side].set(part.word, own);
     own.addEventListener("pointerenter", () => look(side, part.word));
     own.addEventListener("focus", () => look(side, part.word));
@@ -129,6 +142,8 @@ function translated(found, rank, state, propose) {
   });
   const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const parts = h("div", {},
+    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), ` is in doubt: a good translation passes if ${each.passes}.`,
+      each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     h("div", { class: "columns pair" },
       h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),

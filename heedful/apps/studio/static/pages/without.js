@@ -6,13 +6,14 @@ import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js
 export const defaults = () => ({ shown: ["everything", "residual", "positions"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
-  const choose = h("div", { class: "drawing" });
+  const exact = figure("Lines that are exactly right");
+  const choose = exact.host;
   const picture = figure("As training goes on");
   const reasons = h("div", { class: "reasons" });
   const scores = h("div", {});
   const samples = h("div", {});
   const made = h("div", {});
-  const body = h("div", {}, h("div", { class: "columns ablation" }, h("figure", {}, h("h3", {}, "Lines that are exactly right"), choose), picture.element), reasons);
+  const body = h("div", {}, h("div", { class: "columns ablation" }, exact.element, picture.element), reasons);
   const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
   let found = null;
   let training = null;

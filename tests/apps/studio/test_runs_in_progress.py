@@ -1,0 +1,111 @@
+"""Remaining time, and runs that have begun, ended or stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as generated
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from heedful.apps.studio.app import build_app
+from heedful.apps.studio.pages.runs_page import seconds_left
+from heedful.apps.studio.run_log import RunState
+from heedful.apps.studio.workspace import Workspace
+from heedful.errors import ModelError
+from heedful.train.run_settings import RunSettings
+
+from .conftest import write_run
+
+CORPUS = {"data": {"train": [{"source": "a.en", "target": "a.de"}]}}
+
+
+def left(step: int, seconds: float, epoch: float, **limits: Any) -> float | None:
+    state = RunState(step=step, training={"seconds": seconds, "epoch": epoch})
+    return seconds_left(state, RunSettings.parse({**CORPUS, **limits}))
+
+
+def test_two_minutes_are_not_156_hours() -> None:
+    found = left(20, 80.0, 0.1, max_steps=100_000, max_minutes=2)
+    assert found == 40.0
+
+
+@generated(
+    st.integers(1, 500),
+    st.floats(1, 1e4),
+    st.floats(0.01, 3),
+    st.floats(0.1, 600),
+    st.integers(1, 9),
+)
+def test_the_first_limit_ends_a_run(
+    step: int, seconds: float, epoch: float, minutes: float, epochs: int
+) -> None:
+    limits: list[dict[str, Any]] = [{}, {"max_minutes": minutes}, {"max_epochs": epochs}]
+    alone = [left(step, seconds, epoch, max_steps=500, **each) for each in limits]
+    together = left(step, seconds, epoch, max_steps=500, **limits[1], **limits[2])
+    assert together == min(each for each in alone if each is not None)
+
+
+def state_of(run: Path) -> dict[str, Any]:
+    client = TestClient(build_app(Workspace([run])), base_url="http://localhost")
+    answer = client.post("/api/runs/states", json={"runs": [run.name]})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["runs"][0])
+
+
+def test_finished_and_dead_runs_differ(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 0.002, 20)
+    assert state_of(run)["training"]
+    long_ago = time.time() - 4000
+    os.utime(run / "metrics.jsonl", (long_ago, long_ago))
+    dead = state_of(run)
+    assert not dead["training"]
+    assert dead["done"] is None
+    assert dead["quiet"] > 3000
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(
+            json.dumps({"step": 20, "event": "summary", "reason": "max_steps reached"}) + "\n"
+        )
+    assert state_of(run)["done"] == "max_steps reached"
+
+
+@pytest.mark.parametrize("names", [[], [".lock"], [".lock", "tokenizer"]])
+def test_a_run_is_opened_from_its_first_second(tmp_path: Path, names: list[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in names:
+        (run / name).mkdir()
+    found = state_of(run)
+    assert (found["step"], found["training"], found["done"]) == (0, False, None)
+    (run / "notes.txt").write_text("no run", encoding="utf-8")
+    with pytest.raises(ModelError):
+        Workspace([run])
+
+
+def test_it_goes_on_once_the_run_has_settings(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    client = TestClient(build_app(Workspace([run])), base_url="http://localhost")
+    asked = {"runs": ["run"]}
+    assert client.post("/api/runs/compare", json=asked).json()["scores"] == []
+    run.rmdir()
+    write_run(run, 0.002, 20)
+    found = client.post("/api/runs/states", json=asked).json()["runs"][0]
+    assert (found["step"], found["training"]) == (20, True)
+
+
+def test_own_runs_come_alone(
+    visit_at: Callable[[str], Any], serve: Callable[[Sequence[Path]], str], given: Any
+) -> None:
+    from heedful.pretrained.catalogue import models_at_hand
+
+    hand = models_at_hand()["en-de"].path
+    page = visit_at(serve([given.run, hand])).open("runs")
+    boxes = page.locator("input[type=checkbox][value='run'], input[type=checkbox][value='en-de']")
+    assert [each.is_checked() for each in boxes.all()] == [True, False]
