@@ -1,0 +1,134 @@
+// Matrix products, norms, activations and softmax over rows of float32; sums are float64.
+
+const BATCH = 4; // rows that share the reading of a weight, each with a sum of its own
+
+/**
+ * Rows x [rows, I] times the transposed matrix [O, I], plus a bias [O]: [rows, O].
+ *
+ * A single sum would wait for each of its additions; four are added at once, so that even one row
+ * takes no longer with three of zeros beside it.
+ * @param weight tensor of `readTensors`; of 8 bits, its factors multiply the sums
+ */
+export function linear(x, rows, weight, bias = null) {
+  const { shape: [outputs, inputs], values, scale } = weight;
+  const result = new Float32Array(rows * outputs);
+  // Widened once: the loop would widen every number again for each output.
+  const wide = new Float64Array(Math.ceil(rows / BATCH) * BATCH * inputs);
+  wide.set(x);
+  for (let row = 0; row < rows; row += BATCH) {
+    const sums = batch(wide.subarray(row * inputs, (row + BATCH) * inputs), values, outputs, inputs);
+    for (let output = 0; output < outputs; output += 1) {
+      const factor = scale === null ? 1 : scale[output];
+      const add = bias === null ? 0 : bias.values[output];
+      for (let i = 0; i < BATCH && row + i < rows; i += 1) {
+        result[(row + i) * outputs + output] = sums[output * BATCH + i] * factor + add;
+      }
+    }
+  }
+  return result;
+}
+
+/** Products of four rows x [4, I] with every row of a matrix [O, I]: [O, 4]. */
+function batch(x, values, outputs, inputs) {
+  const sums = new Float64Array(outputs * BATCH);
+  const second = inputs;
+  const third = 2 * inputs;
+  const fourth = 3 * inputs;
+  for (let output = 0, at = 0; output < outputs; output += 1) {
+    let a = 0;
+    let b = 0;
+    let c = 0;
+    let d = 0;
+    for (let i = 0; i < inputs; i += 1, at += 1) {
+      const value = values[at];
+      a += value * x[i];
+      b += value * x[second + i];
+      c += value * x[third + i];
+      d += value * x[fourth + i];
+    }
+    sums[output * BATCH] = a;
+    sums[output * BATCH + 1] = b;
+    sums[output * BATCH + 2] = c;
+    sums[output * BATCH + 3] = d;
+  }
+  return sums;
+}
+
+/** Row of a matrix as float32, such as the vector of a token. */
+export function rowOf({ shape: [, width], values, scale }, row) {
+  const part = values.subarray(row * width, (row + 1) * width);
+  return scale === null ? part : Float32Array.from(part, (code) => code * scale[row]);
+}
+
+/**
+ * Layer norm or root-mean-square norm of rows x [rows, D].
+ * @param norm {kind, epsilon, weight, bias: tensor or null}
+ */
+export function normalize(x, rows, { kind, epsilon, weight, bias }) {
+  const width = weight.values.length;
+  const result = new Float32Array(x.length);
+  for (let row = 0; row < rows; row += 1) {
+    const { mean, deviation } = spread(x.subarray(row * width, (row + 1) * width), kind, epsilon);
+    for (let i = 0, at = row * width; i < width; i += 1, at += 1) {
+      result[at] = ((x[at] - mean) / deviation) * weight.values[i] + (bias ? bias.values[i] : 0);
+    }
+  }
+  return result;
+}
+
+/** What a norm subtracts from a vector, 0 for a root-mean-square norm, and what it divides by. */
+export function spread(vector, kind, epsilon) {
+  let [mean, square] = [0, 0];
+  if (kind === "layer") {
+    for (const value of vector) mean += value;
+    mean /= vector.length;
+  }
+  for (const value of vector) square += (value - mean) ** 2;
+  return { mean, deviation: Math.sqrt(square / vector.length + epsilon) };
+}
+
+/** Error function, off by at most 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
+function erf(x) {
+  const t = 1 / (1 + 0.3275911 * Math.abs(x));
+  const polynomial = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  return Math.sign(x) * (1 - polynomial * Math.exp(-x * x));
+}
+
+export const ACTIVATIONS = {
+  relu: (x) => Math.max(0, x),
+  gelu: (x) => 0.5 * x * (1 + erf(x * Math.SQRT1_2)),
+  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+  silu: (x) => x / (1 + Math.exp(-x)),
+};
+
+/** Activation of the gate in each gated form (Shazeer 2020). */
+export const GATED = { swiglu: "silu", geglu: "gelu", geglu_tanh: "gelu_tanh", reglu: "relu" };
+
+/** log Σ exp of numbers, in float64; forbidden ones are −∞. */
+export function logSumExp(numbers) {
+  let most = -Infinity;
+  for (const each of numbers) if (each > most) most = each;
+  let sum = 0;
+  for (const each of numbers) sum += Math.exp(each - most);
+  return most + Math.log(sum);
+}
+
+/** Indices of the `count` largest numbers, the largest first; of equal ones, the first one first. */
+export function largest(numbers, count) {
+  const best = [];
+  for (let i = 0; i < numbers.length; i += 1) {
+    if (best.length === count && numbers[i] <= numbers[best[count - 1]]) continue;
+    let place = best.length;
+    while (place > 0 && numbers[best[place - 1]] < numbers[i]) place -= 1;
+    best.splice(place, 0, i);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}
+
+/** Euclidean length of a vector. */
+export function lengthOf(vector) {
+  let sum = 0;
+  for (const value of vector) sum += value * value;
+  return Math.sqrt(sum);
+}

@@ -1,0 +1,233 @@
+// A model of a model directory: translator, language model or masked language model.
+
+import { ACTIVATIONS, GATED, linear, normalize, rowOf } from "./arithmetic.js";
+import { Refusal } from "./refusal.js";
+import { readTensors } from "./safetensors.js";
+import { Stack, copyBeam } from "./stack.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const KINDS = { translator: ["encoder", "decoder"], causal_lm: ["decoder"], encoder: ["encoder"] };
+
+/**
+ * Load a model.
+ * @param files contents by the names in a model directory: `config.json` and `tokenizer.json` parsed,
+ *   `model.safetensors` as an ArrayBuffer; `target_tokenizer.json` and `reading.json` where it has them
+ */
+export function loadModel(files) {
+  const spec = files["config.json"].model;
+  refuseOthers(spec);
+  const tensors = readTensors(files["model.safetensors"]);
+  const source = new Tokenizer(files["tokenizer.json"]);
+  const target = files["target_tokenizer.json"] ? new Tokenizer(files["target_tokenizer.json"]) : source;
+  const reading = { split: "sentences", language: "en", letterless: 0, ...files["reading.json"] };
+  return new Model(spec, tensors, { source, target, reading });
+}
+
+export class Model {
+  /**
+   * @param spec `model` of config.json
+   * @param tensors weights by name
+   * @param texts {source, target: tokenizers, reading: content of reading.json}
+   */
+  constructor(spec, tensors, { source, target, reading }) {
+    Object.assign(this, { spec, tensors, source, target, reading });
+    this.translates = spec.kind === "translator";
+    this.generates = spec.kind !== "encoder";
+    this.stacks = Object.fromEntries(KINDS[spec.kind].map((name) => [name, new Stack(name, spec[name], tensors, spec.width)]));
+    const table = tensors.get(this.translates ? "target_embedding.weight" : "embedding.weight");
+    this.tables = { decoder: table, encoder: this.translates ? tensors.get("source_embedding.weight") ?? table : table };
+    this.outputTable = tensors.get("output_projection.weight") ?? table;
+    this.vocabulary = this.outputTable.shape[0];
+    this.positionsTable = Object.fromEntries(Object.keys(this.stacks).map((name) => {
+      const input = this.translates ? { encoder: "source_input", decoder: "target_input" }[name] : "input";
+      return [name, tensors.get(`${input}.positions.weight`)];
+    }));
+  }
+
+  /** The stack whose output predicts tokens. */
+  get lastStack() {
+    return this.generates ? "decoder" : "encoder";
+  }
+
+  /** Number of learned positions; Infinity without a table. */
+  get numPositions() {
+    const { kind, max_length: most } = this.spec.embedding.positions;
+    return kind === "learned" ? most : Infinity;
+  }
+
+  /** Most tokens of a text that a language model reads in one pass. */
+  get longest() {
+    return Math.min(this.spec.max_length ?? Infinity, this.numPositions);
+  }
+
+  /** What a stack adds to its tokens at positions, [L, D]; null for nothing. */
+  positionVectors(name, positions) {
+    const { kind, layout, unused_rows: unused = 0 } = this.spec.embedding.positions;
+    const { width } = this.spec;
+    if (kind === "none") return null;
+    const result = new Float32Array(positions.length * width);
+    positions.forEach((position, row) => {
+      if (kind === "learned") result.set(rowOf(this.positionsTable[name], position + unused), row * width);
+      else result.set(sinusoid(position, width, layout), row * width);
+    });
+    return result;
+  }
+
+  /** Embed ids at positions as vectors [L, D]. */
+  embed(name, ids, positions) {
+    const { width, embedding: { scale } } = this.spec;
+    const factor = scale ? Math.sqrt(width) : 1;
+    const x = this.positionVectors(name, positions) ?? new Float32Array(ids.length * width);
+    ids.forEach((id, row) => {
+      const vector = rowOf(this.tables[name], id);
+      for (let i = 0; i < width; i += 1) x[row * width + i] += vector[i] * factor;
+    });
+    return x;
+  }
+
+  /** Run a stack over a whole sequence of ids: output [L, D]. */
+  run(name, ids, read = null, capture = null) {
+    const stack = this.stacks[name];
+    const positions = ids.map((_, i) => i);
+    const beam = stack.begin();
+    return stack.pass(this.embed(name, ids, positions), ids.map(() => beam), positions, read, capture);
+  }
+
+  /** Run the model over a reading, and keep all tensors: {states of the last stack, capture}. */
+  capture(reading) {
+    const capture = new Map();
+    let [states, read] = [null, null];
+    if (reading.encoder) {
+      states = this.run("encoder", reading.encoder.ids, null, capture);
+      if (reading.decoder) read = this.stacks.decoder.read(states, reading.encoder.ids.length);
+    }
+    if (reading.decoder) states = this.run("decoder", reading.decoder.ids, read, capture);
+    return { states, capture };
+  }
+
+  /** Project rows of states [R, D] to logits [R, V]. */
+  logits(states) {
+    return linear(states, states.length / this.spec.width, this.outputTable, this.tensors.get("output_bias") ?? null);
+  }
+
+  /** Logits of the token at a state [D] of a masked language model. */
+  maskedLogits(state) {
+    const [head] = this.spec.heads;
+    const at = "heads.masked_lm";
+    const part = (name) => this.tensors.get(`${at}.${name}`) ?? null;
+    const inner = linear(state, 1, part("dense.weight"), part("dense.bias")).map(ACTIVATIONS[head.activation]);
+    const features = normalize(inner, 1, { ...head.norm, weight: part("norm.weight"), bias: part("norm.bias") });
+    return linear(features, 1, part("projection.weight") ?? this.tables.encoder, { values: part("bias").values });
+  }
+
+  /** State of one beam before the first token, after the source was read, special tokens included. */
+  start(source = null) {
+    let read = null;
+    if (source) read = this.stacks.decoder.read(this.run("encoder", source), source.length);
+    return { beams: [this.stacks.decoder.begin()], read, length: 0 };
+  }
+
+  /** Append tokens to the only beam of a state, and return the logits after the last, [V]. */
+  append(state, ids) {
+    const positions = ids.map((_, i) => state.length + i);
+    const x = this.embed("decoder", ids, positions);
+    const states = this.stacks.decoder.pass(x, ids.map(() => state.beams[0]), positions, state.read);
+    state.length += ids.length;
+    return this.logits(states.subarray(-this.spec.width));
+  }
+
+  /** Append one token to every beam: logits [V] of each beam's next token. */
+  step(state, tokens) {
+    const positions = tokens.map(() => state.length);
+    const states = this.stacks.decoder.pass(this.embed("decoder", tokens, positions), state.beams, positions, state.read);
+    state.length += 1;
+    const logits = this.logits(states);
+    return tokens.map((_, row) => logits.subarray(row * this.vocabulary, (row + 1) * this.vocabulary));
+  }
+
+  /** State whose beams continue those with these numbers. */
+  reorder(state, parents) {
+    const taken = new Set();
+    // A beam's first heir takes it over; only further ones need a copy.
+    const beams = parents.map((parent) => {
+      const beam = taken.has(parent) ? copyBeam(state.beams[parent]) : state.beams[parent];
+      taken.add(parent);
+      return beam;
+    });
+    return { ...state, beams };
+  }
+
+  /** A state that goes its own way from here. */
+  fork(state) {
+    return { ...state, beams: state.beams.map(copyBeam) };
+  }
+}
+
+/** Sines and cosines of a position in wavelengths of a geometric progression (Vaswani 2017). */
+function sinusoid(position, width, layout) {
+  const vector = new Float32Array(width + (width % 2));
+  const pairs = vector.length / 2;
+  for (let pair = 0; pair < pairs; pair += 1) {
+    const angle = position * Math.exp((2 * pair * -Math.log(10000)) / width);
+    const [sine, cosine] = layout === "halves" ? [pair, pairs + pair] : [2 * pair, 2 * pair + 1];
+    [vector[sine], vector[cosine]] = [Math.sin(angle), Math.cos(angle)];
+  }
+  return vector.subarray(0, width);
+}
+
+const KNOWN = {
+  attention: ["kind", "over", "num_heads", "num_kv_heads", "head_width", "bias", "output_bias", "scale", "dropout", "mask", "rotary", "query_key_norm_over"],
+  feedforward: ["kind", "width", "activation", "bias", "dropout"],
+  sublayer: ["name", "part", "norm", "norm_placement", "dropout", "residual", "residual_scale"],
+  stack: ["num_layers", "pattern", "final_norm", "final_dropout"],
+  embedding: ["scale", "positions", "dropout"],
+  positions: ["kind", "max_length", "unused_rows", "layout"],
+  norm: ["kind", "epsilon", "unit_offset", "bias"],
+  rotary: ["base", "layout", "width", "scaling", "factor", "beta_fast", "beta_slow"],
+  model: ["kind", "width", "vocabulary", "source_vocabulary", "target_vocabulary", "share_embeddings", "embedding",
+    "encoder", "decoder", "output_bias", "max_length", "tied", "pooler", "heads"],
+};
+const PLACEMENTS = ["before", "after", "none"];
+const MASKS = ["everything", "causal", "segment", "all_of"];
+
+/** Refuse a model with a setting that is not computed here, rather than compute another model. */
+function refuseOthers(spec) {
+  const refuse = (where) => {
+    throw new Refusal({ what: "This model has a part that cannot be computed here", where, remedy: "Look at it in the studio on your machine" });
+  };
+  const check = (value, kind, where) => {
+    // An unset option is null or false: it changes nothing.
+    for (const [name, each] of Object.entries(value)) if (each && !KNOWN[kind].includes(name)) refuse(`${where}.${name}`);
+  };
+  const masks = (mask, where) => {
+    if (!MASKS.includes(mask.kind)) refuse(where);
+    (mask.parts ?? []).forEach((part) => masks(part, where));
+  };
+  const norm = (value, where) => {
+    if (value) check(value, "norm", where);
+    if (value?.unit_offset) refuse(`${where}.unit_offset`);
+  };
+  check(spec, "model", "model");
+  if (!KINDS[spec.kind]) refuse("model.kind");
+  if (spec.kind === "encoder" && (spec.pooler || spec.heads?.[0]?.kind !== "masked_lm")) refuse("model.heads");
+  check(spec.embedding, "embedding", "embedding");
+  check(spec.embedding.positions, "positions", "embedding.positions");
+  if (spec.embedding.scale === "rounded" || spec.embedding.positions.kind === "axes") refuse("embedding");
+  for (const name of KINDS[spec.kind]) {
+    check(spec[name], "stack", name);
+    norm(spec[name].final_norm, `${name}.final_norm`);
+    for (const sublayer of spec[name].pattern.flatMap((block) => block.sublayers)) {
+      const where = `${name}.${sublayer.name}`;
+      const { part } = sublayer;
+      check(sublayer, "sublayer", where);
+      norm(sublayer.norm, `${where}.norm`);
+      if (!PLACEMENTS.includes(sublayer.norm_placement)) refuse(`${where}.norm_placement`);
+      if (!["attention", "feedforward"].includes(part.kind)) refuse(`${where}.kind`);
+      check(part, part.kind, where);
+      if (part.mask) masks(part.mask, `${where}.mask`);
+      if (part.rotary) check(part.rotary, "rotary", `${where}.rotary`);
+      if ((part.rotary?.scaling ?? "none") !== "none") refuse(`${where}.rotary.scaling`);
+      if (part.kind === "feedforward" && !ACTIVATIONS[GATED[part.activation] ?? part.activation]) refuse(`${where}.activation`);
+    }
+  }
+}
