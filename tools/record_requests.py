@@ -218,7 +218,7 @@ class PageRequests:
         for page, call, body in self.recorder.requests:
             first = example == EACH_EXAMPLE
             computed = call in IN_PAGE.get(page, ()) and not (first or not example)
-            place = self.places.get(body.get("model", ""))
+            place = self.places.get(str(body.get("model", "")))
             if call in NOT_RECORDED or computed:
                 continue
             if place is not None and place["kind"] in TEXTS:

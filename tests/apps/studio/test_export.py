@@ -69,7 +69,7 @@ def test_the_bundle_is_a_script_for_javascript() -> None:
     node(f"new (require('vm').Script)({json.dumps(text)})")
 
 
-@settings(max_examples=20)
+@settings(max_examples=4, deadline=None)  # each starts node
 @given(st.lists(JSON, min_size=20, max_size=60))
 def test_a_request_has_the_key_that_javascript_gives_it(values: list[Any]) -> None:
     script = (STATIC / "recorded.js").read_text(encoding="utf-8")

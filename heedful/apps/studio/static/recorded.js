@@ -75,15 +75,17 @@ async function unpack(files) {
   return { ...files, [name]: await new Response(stream).arrayBuffer() };
 }
 
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
 /** The recorded request that differs in the fewest settings, and in those by least. */
 function nearest(keys, wanted) {
   const own = JSON.parse(wanted);
   const far = (key) => {
     const other = JSON.parse(key);
-    if (other.model !== own.model || other.text !== own.text) return Infinity;
+    if (!same(other.model, own.model) || other.text !== own.text) return Infinity;
     return Object.keys(own).reduce((sum, name) => {
       const [a, b] = [own[name], other[name]];
-      if (JSON.stringify(a) === JSON.stringify(b)) return sum;
+      if (same(a, b)) return sum;
       if (typeof a !== "number" || typeof b !== "number") return sum + 1;
       return sum + 1 - 1 / (1 + Math.abs(a - b));
     }, 0);
