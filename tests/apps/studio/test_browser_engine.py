@@ -28,6 +28,7 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.text.normalization import TextNormalizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -68,8 +69,19 @@ SENTENCES = (
     "The professor explained the difficult theory to his students twice.",
 )
 PARTS = {"first": SENTENCES[:4], "others": SENTENCES[4:]}
+UNSEEN = (
+    "ae1 \u00e9\u0301\u0308\u0323\u00a0\u00ad\u200b\u200c\u200d\u200f\u2066\ufeff"
+    "\u0e01\u0e31\u05d0\u4e2d\u304b\u3099\u1100\u1161"
+)
+"""Characters that rules of spelling change, and those beside which they do."""
 UNTRAINED: dict[str, dict[str, Any]] = {
-    "rotary": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "num_kv_heads": 2},
+    "rotary": {
+        "normalization": "nfc",
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "swiglu",
+        "num_kv_heads": 2,
+    },
     "post": {"positions": "learned", "norm_placement": "post", "activation": "gelu", "bias": False},
     "apart": {"positions": "sinusoidal", "norm_placement": "pre", "share_embeddings": "none"},
 }
@@ -113,13 +125,14 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The models at hand, and small untrained ones of other parts in 8 bits."""
     root = tmp_path_factory.mktemp("models")
     return {name: models_at_hand()[name].path for name in AT_HAND} | {
-        name: _write(root / name, options) for name, options in UNTRAINED.items()
+        name: _write(root / name, {**options}) for name, options in UNTRAINED.items()
     }
 
 
 def _write(directory: Path, options: dict[str, Any]) -> Path:
     kind = "byte-bpe" if options["positions"] == "rotary" else "bpe"
-    spec = TokenizerSpec(kind=kind, vocabulary_size=320, words="punctuation")
+    rule = options.pop("normalization", "nfc-2")
+    spec = TokenizerSpec(kind=kind, vocabulary_size=320, words="punctuation", normalization=rule)
     tokenizers = train_pair(spec, SENTENCES, SENTENCES)
     small = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
     shape = TranslatorShape.parse({**small, "feedforward": 48, "max_length": 64, **options})
@@ -148,9 +161,10 @@ def subject_of(workspace: Workspace, name: str) -> Subject:
     return Subject(loaded.model, loaded.tokenizers)
 
 
-@pytest.mark.parametrize("name", [*AT_HAND, "rotary"])
+@pytest.mark.parametrize("name", [*AT_HAND, "rotary", "post"])
 @given(
     text=st.text(st.characters(categories=["L", "M", "N", "P", "S", "Z", "Cc"]), max_size=24)
+    | st.text(UNSEEN, max_size=12)
     | st.lists(
         st.sampled_from([*SENTENCES, " ", "  ", "ß", "…", "!!", "[MASK]", "▁", "🙂", "12"])
     ).map(" ".join)
@@ -166,7 +180,10 @@ def test_a_text_has_the_same_tokens(
     ids, spans = tokenizer.encode_spans(text)
     assert theirs["ids"] == ids
     assert theirs["pieces"] == tokenizer.pieces(ids)
-    assert [tuple(each) for each in theirs["spans"]] == spans
+    spelled = TextNormalizer(getattr(tokenizer, "normalization", "none")).normalized(text)
+    assert theirs["spelled"] == spelled
+    if spelled == text:  # otherwise the package counts characters as typed, the engine as spelled
+        assert [tuple(each) for each in theirs["spans"]] == spans
     assert theirs["text"] == tokenizer.decode(ids)
     if tokenizer.mask is not None:
         assert theirs["masked"] == tokenizer.encode_masked(text, "[MASK]")
@@ -256,7 +273,15 @@ def assert_alike(theirs: Any, own: Any, where: str) -> None:
         assert theirs == own, where
 
 
-ODD = ("", "12 345", "I see. You're right! Shall we go?", "One.\nTwo.", "北京", "well. then go")
+ODD = (
+    "",
+    "12 345",
+    "I see. You're right! Shall we go?",
+    "One.\nTwo.",
+    "北京",
+    "well. then go",
+    "Dr. Smith came. He left.",
+)
 """Texts without a sentence, or with several."""
 
 
@@ -292,6 +317,7 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"text": TEXT},
         {"text": TEXT, "chosen": [9, 20, 30], "layer": 1, "head": 2, "top_k": 5, "seed": 7},
         {"text": TEXT, "chosen": [40], "temperature": 0.7, "top_p": 0.9, "min_p": 0.01, "seed": 3},
+        {"text": TEXT, "chosen": [40, 41], "temperature": 5, "seed": 2**52 + 1},
         {"text": TEXT, "chosen": [99999]},
     ),
     "decoding/greedy": ({"text": TEXT}, {"text": TEXT, "chosen": [9, 20]}),
@@ -332,6 +358,23 @@ def test_other_words_are_those_of_the_page(
 ) -> None:
     for body in ({"line": TEXT}, {"line": TEXT, "before": "Sie saß", "count": 3}, {"line": " "}):
         check_answer(engine, paths, workspace_of, "translate/alternatives", "en-de", body)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"positions": "t5"}, "encoder.shared_position_bias"),
+        ({"positions": "learned", "window": 3}, "encoder.self_attention.mask"),
+        ({"positions": "learned", "encoder_mixer": "linear_attention"}, "encoder.mixer.kind"),
+    ],
+)
+def test_a_model_of_other_parts_is_refused(
+    engine: Engine, tmp_path: Path, options: dict[str, Any], where: str
+) -> None:
+    made = _write(tmp_path / "model", {**options})
+    refused = engine.ask(made, "answer", page="tour", name="walk", body={"text": TEXT})
+    assert "cannot be computed here" in refused["what"]
+    assert refused["where"] == where
 
 
 def test_what_is_not_computed_has_no_answer(engine: Engine, paths: dict[str, Path]) -> None:

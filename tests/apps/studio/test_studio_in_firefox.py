@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heedful.apps.studio.pages import PAGES
@@ -127,6 +128,35 @@ def test_a_run_that_ended_says_so_in_firefox(
         file.write('{"step": 20, "event": "summary", "reason": "max_steps = 20 reached"}\n')
     firefox.open(address)
     assert firefox.value(place) == " – trained: step 20, loss 0.25"
+
+
+def test_answers_are_kept_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.open(home + "scale")
+    firefox.value("document.querySelectorAll('.question input')[1].click()")
+    wait_for(firefox, "document.querySelector('.answer').textContent.startsWith('Yes.')")
+    firefox.open(home + "scale")
+    assert firefox.value("document.querySelectorAll('.question input')[1].checked")
+    assert firefox.value("document.querySelector('.answer').textContent").startswith("Yes.")
+    firefox.open(home)
+    card = "[...document.querySelectorAll('.card')].find((e) => e.innerText.includes('One head'))"
+    assert "1 of 5 questions answered" in firefox.value(f"{card}.innerText")
+
+
+def test_the_lowest_smoothed_loss_is_where_the_page_says_in_firefox(
+    firefox: Firefox, home: str
+) -> None:
+    firefox.open(home + "schedule?smoothing=0.2&vocabulary=100")
+    best = float(firefox.value("document.querySelector('[data-fact=smoothing-best]').textContent"))
+    assert best == pytest.approx(0.802)  # 1 − ε + ε / V
+    loss = "import('/static/smoothing.js').then((m) => m.smoothedLoss({}, 0.2, 100))"
+    here, *near = (firefox.value(loss.format(p)) for p in (best, best - 0.01, best + 0.01))
+    assert here < min(near)
+    # Cross-entropy against the whole target, by hand.
+    target = np.full(100, 0.002)
+    target[0] += 0.8
+    given = np.full(100, 0.3 / 99)
+    given[0] = 0.7
+    assert firefox.value(loss.format(0.7)) == pytest.approx(-(target * np.log(given)).sum())
 
 
 @pytest.mark.parametrize("page", ["everywhere", "without", "attention", "results"])

@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from heedful.apps.studio.pages import PAGES, Page
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
@@ -121,7 +123,7 @@ def defaults_of(page: Page) -> dict[str, dict[str, Any]]:
     """Return the defaults of the requests of a page's calls, as JSON data."""
     return {
         name: {
-            key: json.loads(json.dumps(value.get_default(call_default_factory=True)))
+            key: to_jsonable_python(value.get_default(call_default_factory=True))
             for key, value in call.request.model_fields.items()
             if not value.is_required()
         }

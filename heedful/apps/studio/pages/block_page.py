@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from heedful.apps.studio.page import LastLayer, StackRequest, call, read_text, round_digits
+import torch
+from pydantic import Field
+
+from heedful.apps.studio.page import (
+    LastLayer,
+    PromptRequest,
+    StackRequest,
+    TextRequest,
+    call,
+    read_text,
+    round_digits,
+)
 from heedful.apps.studio.workspace import Workspace
+from heedful.errors import DataError
 from heedful.inspect.block_flow import block_flow
+from heedful.inspect.readings import tensors
 from heedful.inspect.residual_stream import contributions
+from heedful.inspect.subject import run, sublayers
+from heedful.nn.capture import Capture
+from heedful.search.alignment import token_words
+
+MOST_CONTEXTS = 16
+PUNCTUATION = " .,;:!?\"'()“”"
 
 
 class FlowRequest(StackRequest):
     """A text, and the block to follow it through."""
 
     layer: LastLayer = -1
+
+
+class ContextsRequest(PromptRequest):
+    """Sentences with one word, a line each."""
+
+    word: Annotated[str, Field(min_length=1, max_length=40)]
 
 
 @call(FlowRequest)
@@ -42,3 +67,66 @@ def stream(request: StackRequest, workspace: Workspace) -> dict[str, Any]:
         "parts": result.parts,
         **{name: round_digits(values) for name, values in numbers.items()},
     }
+
+
+@call(ContextsRequest)
+def contexts(request: ContextsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the vectors of a word after each block, in several sentences, as points of a plane.
+
+    The plane of a depth is that of the two directions in which its vectors differ most.
+    """
+    lines = [line.strip() for line in request.text.splitlines() if line.strip()]
+    if not 3 <= len(lines) <= MOST_CONTEXTS:
+        raise DataError(
+            f"There are {len(lines)} sentences; 3 to {MOST_CONTEXTS} can be compared",
+            where="text",
+            remedy="Type as many, a line each",
+        )
+    vectors = [_word_vectors(request, line, workspace) for line in lines]
+    depths = []
+    for layer in zip(*vectors, strict=True):
+        stacked = torch.stack(layer).double()
+        centred = stacked - stacked.mean(0)
+        directions = torch.linalg.svd(centred, full_matrices=False)[2]
+        unit = torch.nn.functional.normalize(stacked, dim=-1)
+        depths.append(
+            {
+                "points": round_digits(centred @ directions[:2].T),
+                "cosines": round_digits(unit @ unit.T),
+            }
+        )
+    return {"sentences": lines, "depths": depths}
+
+
+def _word_vectors(
+    request: ContextsRequest, sentence: str, workspace: Workspace
+) -> list[torch.Tensor]:
+    """Return the vector of a word of a sentence at the embedding and after each block, [D] each.
+
+    Raises:
+        DataError: when the sentence lacks the word.
+    """
+    asked = TextRequest(model=request.model, text=sentence)
+    subject, reading = read_text(asked, workspace)
+    name = "decoder" if reading.encoder is None else "encoder"
+    tokens = reading.tokens(name)
+    tokenizer = subject.target if reading.encoder is None else subject.source
+    places = [place for place, special in enumerate(tokens.special) if not special]
+    words, word_of = token_words(tokenizer, [tokens.ids[place] for place in places], sentence)
+    plain = request.word.strip().lower()
+    wanted = next(
+        (i for i, word in enumerate(words) if word.strip(PUNCTUATION).lower() == plain), -1
+    )
+    if wanted < 0:
+        raise DataError(
+            f"The sentence has no word {request.word.strip()!r}",
+            where=sentence,
+            remedy="Write it in each sentence as it is above",
+        )
+    rows = [place for place, word in zip(places, word_of, strict=True) if word == wanted]
+    stack = subject.model.stacks()[name]
+    last = [f"{number}.{[*sublayers(block)][-1]}" for number, block in enumerate(stack.blocks)]
+    addresses = [f"{name}.embedding", *(f"{name}.{each}.stream" for each in last)]
+    found = Capture(addresses)
+    run(subject.model, tensors(subject, [reading]), found)
+    return [found.found[address][0, rows].mean(0) for address in addresses]

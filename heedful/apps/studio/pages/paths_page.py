@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -16,9 +17,9 @@ from heedful.apps.path_lengths import (
     recurrent_reach,
     transformer_reach,
 )
-from heedful.apps.studio.page import StackRequest, TextRequest, call, read_text
+from heedful.apps.studio.page import NoSettings, StackRequest, TextRequest, call, read_text
 from heedful.apps.studio.workspace import Workspace
-from heedful.config import Config
+from heedful.config import Config, read_toml
 from heedful.errors import DataError
 from heedful.models.shape import TranslatorShape
 
@@ -28,6 +29,7 @@ LENGTHS = tuple(2**power for power in range(1, 11))
 DRAWN = 12
 """Maximum number of tokens of a drawn network."""
 MOST_SENTENCES = 8
+BY_LENGTH_FILE = Path(__file__).parents[1] / "by_length.toml"
 _HEADS = 4
 # The memory of derivatives grows with directions × tokens, for new networks also × channels.
 _OWN_TOKENS = 2048
@@ -134,3 +136,9 @@ def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
         directions=max(_FEWEST, min(DIRECTIONS, _OWN_TOKENS // longest)),
     )
     return {"stack": reach.name, "reach": reach.plain(), "targets": [r.target for r in readings]}
+
+
+@call()
+def by_length(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return recorded BLEU by source length of translators with one vector and with attention."""
+    return read_toml(BY_LENGTH_FILE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from heedful.apps.studio.page import NoSettings, call, round_digits
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
-from heedful.errors import ModelError, suggest
+from heedful.errors import DataError, ModelError, suggest
 from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
 from heedful.nn.positions import LearnedPositions, Positions, Rotary, SinusoidalPositions
 from heedful.nn.rotary_frequencies import frequencies
@@ -21,6 +22,8 @@ from heedful.nn.spec import RotarySpec, T5BiasSpec
 Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
 _COLUMNS = 160
 """Maximum number of positions in a chart of a long sequence; beyond it some are left out."""
+
+_MOST_WORDS, _CHANNELS = 8, 24
 
 
 class ShowPositionsRequest(Config):
@@ -168,6 +171,55 @@ def _numbered(bias: Any) -> Any:
     with torch.no_grad():
         bias.weight.copy_(torch.arange(len(bias.weight), dtype=torch.float32)[:, None])
     return bias.requires_grad_(False)
+
+
+class ShuffledRequest(Config):
+    """Words, and the same words in another order."""
+
+    text: Annotated[str, Field(max_length=200)] = "dog bites man"
+    order: Literal["reversed", "shuffled"] = "reversed"
+
+
+@call(ShuffledRequest)
+def shuffled(request: ShuffledRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return what self-attention makes of words in two orders, without and with positions.
+
+    The layer has random weights: what it shows holds for all weights.
+    """
+    words = request.text.split()
+    if not 2 <= len(words) <= _MOST_WORDS:
+        raise DataError(
+            f"Two to {_MOST_WORDS} words can be shuffled; there are {len(words)}",
+            where="text",
+            remedy="Type as many, with spaces between them",
+        )
+    order = list(range(len(words)))[::-1]
+    if request.order == "shuffled":
+        order = random.Random(len(words)).sample(order, len(words))
+    index = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    weights = torch.Generator().manual_seed(1)
+    # One vector a word, so that a word that comes twice has the same.
+    vectors = torch.randn((len(index), _CHANNELS), generator=weights)
+    maps = torch.randn((3, _CHANNELS, _CHANNELS), generator=weights) / _CHANNELS**0.5
+    places = SinusoidalPositions(_CHANNELS)(torch.arange(len(words))[None])[0]
+    first = vectors[[index[word] for word in words]]
+    found: dict[str, Any] = {}
+    for name, added in (("without", torch.zeros_like(places)), ("with", places)):
+        outputs = [_attended(x + added, maps) for x in (first, first[order])]
+        back = outputs[1][[order.index(i) for i in range(len(words))]]
+        found[name] = {
+            "first": round_digits(outputs[0]),
+            "second": round_digits(outputs[1]),
+            "difference": float((outputs[0] - back).abs().max()),
+        }
+    return {"words": words, "order": order, **found}
+
+
+def _attended(vectors: Tensor, maps: Tensor) -> Tensor:
+    """Return the output of one head of self-attention, given vectors [L, D] and maps [3, D, D]."""
+    query, key, value = (vectors @ each for each in maps)
+    mixed: Tensor = torch.softmax(query @ key.T / query.shape[-1] ** 0.5, dim=-1) @ value
+    return mixed
 
 
 @call(BeyondRequest)

@@ -4,6 +4,7 @@ import { addressOf, site } from "./address.js";
 import { studioFacts } from "./api.js";
 import { h, number } from "./dom.js";
 import { dropArea } from "./drop_model.js";
+import { answers } from "./lesson.js";
 import { thumbnail } from "./thumbnails.js";
 
 const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder", records: "model of token sequences" };
@@ -27,13 +28,16 @@ export function startPage(studio) {
 
 function card(studio, chapter, index) {
   const pages = chapter.pages.map((name) => studio.pages.find((page) => page.name === name));
-  const count = pages.reduce((sum, page) => sum + (studio.course.lessons.find((each) => each.page === page.name)?.questions.length ?? 0), 0);
+  const questions = pages.flatMap((page) => studio.course.lessons.find((each) => each.page === page.name)?.questions ?? []);
+  const count = questions.length;
+  const given = answers();
+  const right = questions.filter((each) => given[each.text] === each.options[each.right]).length;
   return h("li", { class: "card" },
     h("a", { class: "cover", href: addressOf(pages[0].name) }, thumbnail(chapter.pages[0]),
       h("strong", {}, `${index + 1}. ${chapter.title}`)),
     h("p", {}, chapter.summary),
     pages.length > 1 ? h("p", { class: "inside" }, pages.flatMap((page, i) => [i ? " · " : "", h("a", { href: addressOf(page.name) }, page.title)])) : null,
-    count ? h("p", { class: "note" }, count === 1 ? "1 question" : `${count} questions`) : null);
+    count ? h("p", { class: "note" }, right ? `${right} of ${count} ${count === 1 ? "question" : "questions"} answered` : count === 1 ? "1 question" : `${count} questions`) : null);
 }
 
 const LIVE = 3000; // milliseconds between two looks at a run that trains

@@ -32,7 +32,7 @@ const OPERATIONS = {
   tokens: (model, { text }) => {
     const ids = model.source.encode(text);
     return {
-      ids, pieces: model.source.pieces(ids), spans: model.source.spans(text), masked: model.source.encodeMasked(text),
+      ids, pieces: model.source.pieces(ids), spelled: model.source.spelled(text), spans: model.source.spans(model.source.spelled(text)), masked: model.source.encodeMasked(text),
       text: model.source.decode(ids),
     };
   },

@@ -6,7 +6,7 @@ import { isSpace, wordSpans } from "./characters.js";
  * The words of a text and, for each of its tokens, the index of its word.
  * @param text the text; where it has as many words as the decoded ids, words are spelled as in it
  */
-export function tokenWords(tokenizer, ids, text) {
+function tokenWords(tokenizer, ids, text) {
   let decoded = tokenizer.decode(ids);
   let spans = wordSpans(decoded);
   if (!spans.length) return { words: [], wordOf: [] };

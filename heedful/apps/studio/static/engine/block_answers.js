@@ -3,7 +3,6 @@
 import { lengthOf, spread } from "./arithmetic.js";
 import { significant } from "./forms.js";
 import { choose, passOf, stackOf } from "./passes.js";
-import { isCausal } from "./stack.js";
 
 const AXES = {
   inner: ["batch", "tokens", "inner channels"],

@@ -9,15 +9,12 @@ export const rounded = (number, digits) => Number(number.toFixed(digits));
 export const significant = (number) => Number(number.toPrecision(DIGITS));
 
 /** A tensor as nested lists of numbers of `DIGITS` significant digits. */
-export const lists = ({ shape, values }) => nested(shape, values, significant);
+export const lists = ({ shape, values }) => nested(shape, values);
 
-/** A tensor as nested lists of its own numbers. */
-export const exactLists = ({ shape, values }) => nested(shape, values, (number) => number);
-
-function nested([size, ...inner], values, form) {
-  if (!inner.length) return Array.from(values, form);
+function nested([size, ...inner], values) {
+  if (!inner.length) return Array.from(values, significant);
   const step = values.length / size;
-  return Array.from({ length: size }, (_, i) => nested(inner, values.subarray(i * step, (i + 1) * step), form));
+  return Array.from({ length: size }, (_, i) => nested(inner, values.subarray(i * step, (i + 1) * step)));
 }
 
 /** The first part of a tensor [N, ...] along its first axis. */

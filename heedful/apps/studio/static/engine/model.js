@@ -23,7 +23,7 @@ export function loadModel(files) {
   return new Model(spec, tensors, { source, target, reading });
 }
 
-export class Model {
+class Model {
   /**
    * @param spec `model` of config.json
    * @param tensors weights by name
@@ -155,11 +155,6 @@ export class Model {
       return beam;
     });
     return { ...state, beams };
-  }
-
-  /** A state that goes its own way from here. */
-  fork(state) {
-    return { ...state, beams: state.beams.map(copyBeam) };
   }
 }
 

@@ -8,7 +8,7 @@ const LONGEST = 4096; // most tokens of a pass
 const CONTINUED = 32; // most tokens that a language model adds on a page
 
 /** The tokens of a sequence of ids, as pages show them: {ids, pieces, special}. */
-export function tokensOf(tokenizer, ids) {
+function tokensOf(tokenizer, ids) {
   return { ids, pieces: tokenizer.pieces(ids), special: ids.map((id) => tokenizer.special.has(id)) };
 }
 

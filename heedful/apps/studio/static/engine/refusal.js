@@ -9,5 +9,3 @@ export class Refusal extends Error {
     this.remedy = remedy;
   }
 }
-
-export const AT_HOME = "Use the studio on your machine: pip install heedful, then heedful studio";

@@ -82,7 +82,7 @@ export function joinSegments({ lines, segments }, translations) {
 /** A sentence on letters and digits without a token; null if there are none. */
 export function describeUnknown(tokenizer, texts) {
   const counts = new Map();
-  for (const text of texts) {
+  for (const text of texts.map(tokenizer.spelled)) {
     const characters = [...text];
     const ids = tokenizer.encode(text);
     tokenizer.spans(text).forEach(([start, end], i) => {

@@ -3,7 +3,7 @@
 import { ACTIVATIONS, GATED, linear, normalize } from "./arithmetic.js";
 
 /** Address of a sub-layer in a capture: `self`, `cross` or `feedforward`. */
-export const addressOf = (sublayer) => sublayer.name.replace(/_attention$/, "");
+const addressOf = (sublayer) => sublayer.name.replace(/_attention$/, "");
 
 const list = (mask) => (mask.kind === "all_of" ? mask.parts.flatMap(list) : [mask.kind]);
 

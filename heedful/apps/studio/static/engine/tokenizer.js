@@ -1,6 +1,6 @@
 // The tokenizers of the models: BPE of characters, and of bytes.
 
-import { normalize } from "./normalization.js";
+import { speller } from "./normalization.js";
 import { Refusal } from "./refusal.js";
 
 const MARK = "\u2581"; // stands for a space in pieces
@@ -44,14 +44,15 @@ export class Tokenizer {
     const { model } = state;
     const plain = model.type === "BPE" && !model.byte_fallback && !model.fuse_unk && !model.ignore_merges
       && !model.continuing_subword_prefix && !model.end_of_word_suffix && !state.normalizer && !state.added_tokens.length;
-    if (!["bpe", "byte-bpe"].includes(kind) || !plain || !["none", "nfc"].includes(normalization) || sentinels.length) {
+    if (!["bpe", "byte-bpe"].includes(kind) || !plain || sentinels.length) {
       throw unsupported(`it is no plain BPE (${kind})`);
     }
     Object.assign(this, special);
     this.mask ??= null;
     this.inBytes = kind === "byte-bpe";
     this.lowercase = lowercase;
-    this.normalizes = normalization === "nfc";
+    this.spelled = speller(normalization);
+    if (!this.spelled) throw unsupported(`its rule of spelling is ${normalization}`);
     this.space = this.inBytes ? " " : MARK;
     this.first = this.mask === null ? [] : [this.bos];
     this.last = [this.eos];
@@ -72,11 +73,6 @@ export class Tokenizer {
       this.contents[id] = new Uint8Array(0);
     }
     this.contents[this.unk] = encoder.encode(UNKNOWN);
-  }
-
-  /** The text in the spelling that the model was trained on. */
-  spelled(text) {
-    return this.normalizes ? normalize(text).text : text;
   }
 
   /** Convert a spelled line to marked text, with a space before its first word; "" stays empty. */
@@ -104,15 +100,12 @@ export class Tokenizer {
     });
   }
 
-  /** Start and end of each token of a text, in characters (code points). */
+  /** Start and end of each token of a spelled text, in characters (code points). */
   spans(text) {
-    const characters = [...text].map((_, i) => [i, i + 1]);
-    const spelled = this.normalizes ? normalize(text) : { text, origin: characters };
-    const origins = spelled.text === text ? characters : spelled.origin;
     // Lower case of one letter may be two characters.
-    const lengths = [...spelled.text].map((each) => (this.lowercase ? [...each.toLowerCase()].length : 1));
-    const origin = [[0, 0], ...origins.flatMap((span, i) => Array.from({ length: lengths[i] }, () => span))];
-    return this.segment(this.mark(spelled.text)).map(({ start, end }) => [origin[start][0], origin[end - 1][1]]);
+    const lengths = [...text].map((each) => (this.lowercase ? [...each.toLowerCase()].length : 1));
+    const origin = [[0, 0], ...lengths.flatMap((length, i) => Array.from({ length }, () => [i, i + 1]))];
+    return this.segment(this.mark(text)).map(({ start, end }) => [origin[start][0], origin[end - 1][1]]);
   }
 
   /** Cut marked text into tokens, each {id, start, end} in characters of it. */

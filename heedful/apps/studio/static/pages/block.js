@@ -1,4 +1,5 @@
 import { call, live } from "../api.js";
+import { contextDefaults, contexts } from "../contexts.js";
 import { choice, panel } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
@@ -23,7 +24,7 @@ const MEASURES = {
 const MOST_BARS = 48;
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares",
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares", ...contextDefaults(studio),
 });
 
 export function mount({ root, side, state, studio }) {
@@ -40,7 +41,7 @@ export function mount({ root, side, state, studio }) {
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer,
       choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })));
-  root.append(whole, section("What each sub-layer adds to the stream", carried));
+  root.append(whole, section("What each sub-layer adds to the stream", carried), contexts(state, studio));
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, state, second);
   const signal = streamed(carried, state);

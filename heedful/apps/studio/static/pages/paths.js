@@ -1,6 +1,7 @@
 import { call, live, problem } from "../api.js";
 import { button, choice, panel, several, slider, text } from "../controls.js";
 import { engineering, figure, folded, h, number, section, table } from "../dom.js";
+import { byLength } from "../by_length.js";
 import { facts } from "../draw/bars.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
@@ -38,7 +39,7 @@ export function mount({ root, side, state, studio }) {
       slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
       slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
     h("h2", {}, "What is measured"), measured(state, models));
-  root.append(section("Steps from the first token to the last", drawings), section("What arrives", bar.element, charts));
+  root.append(section("Steps from the first token to the last", drawings), section("What arrives", bar.element, charts), byLength());
 
   const draw = stepped(drawings);
   const steps = live(drawings, (signal) => {

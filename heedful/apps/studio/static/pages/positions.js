@@ -6,10 +6,11 @@ import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
+import { orderDefaults, wordOrder } from "../word_order.js";
 
 export const defaults = () => ({
   scheme: "sinusoidal", width: 64, length: 64, scaling: "none", factor: 4, heads: 8, buckets: 32,
-  max_distance: 128, model: "", table: "", trained: 64, times: 4,
+  max_distance: 128, model: "", table: "", trained: 64, times: 4, ...orderDefaults,
 });
 
 const SCHEMES = [
@@ -53,7 +54,7 @@ export function mount({ root, side, state }) {
       ...Object.values(fields)),
     panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
       slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })));
-  root.append(body, section("Past the trained length", past));
+  root.append(body, section("Past the trained length", past), wordOrder(state));
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -69,9 +70,9 @@ export function mount({ root, side, state }) {
     fields.max_distance.hidden ||= Boolean(model);
   };
   const show = drawn(body);
-  const asked = () => Object.fromEntries(Object.entries(state.values).filter(([name]) => name !== "times"));
-  const askShow = live(body, (signal) => call("positions", "show", asked(), signal), (found) => show(found, state.values));
-  const askPast = live(past, (signal) => call("positions", "beyond", state.values, signal), (found) => beyond(past, found));
+  const without = (...names) => Object.fromEntries(Object.entries(state.values).filter(([name]) => ![...Object.keys(orderDefaults), ...names].includes(name)));
+  const askShow = live(body, (signal) => call("positions", "show", without("times"), signal), (found) => show(found, state.values));
+  const askPast = live(past, (signal) => call("positions", "beyond", without(), signal), (found) => beyond(past, found));
   const ask = () => {
     askShow();
     askPast();
@@ -103,7 +104,9 @@ export function mount({ root, side, state }) {
     }
     ask();
   };
-  state.watch(change);
+  state.watch((_, changed) => {
+    if (changed.some((name) => !(name in orderDefaults))) change();
+  });
   change();
 }
 

@@ -3,9 +3,10 @@ import { button, check, choice, copyable, panel, several, slider } from "../cont
 import { figure, h, number, section } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { lineChart } from "../draw/lines.js";
+import { labelSmoothing, smoothingDefaults } from "../smoothing.js";
 
 export const defaults = () => ({
-  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: true, runs: [],
+  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: true, runs: [], ...smoothingDefaults,
 });
 
 const NAMES = { inverse_sqrt: "inverse square root", cosine: "cosine", linear: "linear", constant: "constant" };
@@ -37,7 +38,7 @@ export function mount({ root, side, state, studio }) {
   const file = copyable("Settings of this schedule");
   const body = h("div", {}, numbers, picture.element,
     section("For your settings file", h("p", {}, "What ", h("code", {}, "heedful train RUN --config FILE"), " takes for this curve."), file.element));
-  root.append(body);
+  root.append(body, labelSmoothing(state));
 
   async function take(name) {
     try {
@@ -82,7 +83,8 @@ export function mount({ root, side, state, studio }) {
     fields.peak.hidden = paper;
     fields.final.hidden = kind !== "cosine" && kind !== "linear";
   };
-  state.watch((values) => {
+  state.watch((values, changed) => {
+    if (changed.every((name) => name in smoothingDefaults)) return;
     arrange(values);
     ask();
   });

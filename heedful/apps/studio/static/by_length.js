@@ -1,0 +1,22 @@
+// Recorded scores by the length of the source, of translators with one vector and with attention.
+
+import { call, live } from "./api.js";
+import { figure, h, section } from "./dom.js";
+import { lineChart } from "./draw/lines.js";
+
+/** The section. */
+export function byLength() {
+  const picture = figure("BLEU by the length of the source",
+    "Multi30k, English to German, 2.1 million parameters each, 900 updates; lines are means of three trainings. One vector has to hold a whole sentence, and the longer it is, the more is lost.");
+  const body = h("div", {}, picture.element);
+  live(body, (signal) => call("paths", "by_length", {}, signal), ({ words, sentences, networks }) => {
+    const mean = (scores) => scores.reduce((sum, score) => sum + score, 0) / scores.length;
+    lineChart(picture.host, {
+      series: networks.map((each, i) => ({ name: each.name, colour: i, dots: true, points: words.map((count, k) => [count, mean(each.bleu[k])]) })),
+      x: { label: "words of the source, mean of a group" }, y: { label: "BLEU", zero: true },
+      describe: `BLEU of ${networks.length} translators by the length of the source, in groups of ${sentences.join(", ")} sentences.`,
+    });
+  })();
+  return section("One vector for a whole sentence?", body,
+    h("p", { class: "note" }, "So short a training says little of which network is best in the end; it shows what reading the source again is worth."));
+}

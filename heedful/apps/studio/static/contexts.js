@@ -1,0 +1,63 @@
+// One word in several sentences: its vector after each block, as points of a plane.
+
+import { call, live } from "./api.js";
+import { choice, text } from "./controls.js";
+import { figure, h, number, section } from "./dom.js";
+import { facts } from "./draw/facts.js";
+import { scatterChart } from "./draw/scatter.js";
+import { placesOf } from "./subject.js";
+
+const KINDS = ["encoder", "translator", "causal_lm"]; // an encoder first: it sees both sides of the word
+// The word stands at the same place in all of them, so that its embedding is the same.
+const SENTENCES = [
+  "He took the money to the bank.", "I opened an account at the bank.", "She got the loan from the bank.", "They keep all money in the bank.",
+  "There are trees on the river bank.", "The boat came to the river bank.", "She saw a fish near the bank.", "They came by boat to the bank.",
+];
+
+export const contextDefaults = (studio) => ({
+  cword: "bank", csentences: SENTENCES.join("\n"), cmodel: KINDS.flatMap((kind) => placesOf(studio, [kind]))[0]?.name ?? "", cdepth: -1,
+});
+
+/** The section; its settings begin with c, so that they stand beside those of its page. */
+export function contexts(state, studio) {
+  const models = placesOf(studio, KINDS);
+  const picture = figure("Vectors of the word, one for each sentence",
+    "Along the two directions in which they differ most. The embedding of a word at one place is the same in all sentences; attention brings in its neighbours. Senses lie apart where the model has noticed them: a small one hears the river where it is named, and not where a boat hints at it.");
+  const depth = choice(state, "cdepth", { label: "Vectors", options: [[-1, "after the last block"]] });
+  const numbers = h("div", {});
+  const body = h("div", {}, numbers, picture.element);
+  let shown = null;
+  function draw() {
+    if (!shown) return;
+    const last = shown.depths.length - 1;
+    const at = state.values.cdepth < 0 ? last : Math.min(state.values.cdepth, last);
+    const { points, cosines } = shown.depths[at];
+    const mean = (rows) => rows.reduce((sum, row) => sum + row, 0) / rows.length;
+    const others = cosines.flatMap((row, i) => row.filter((_, j) => j > i));
+    numbers.replaceChildren(facts([["mean cosine of two of them", number(mean(others), 3), "context-cosine"], ["after block", `${at} of ${last}`, "context-depth"]]));
+    scatterChart(picture.host, {
+      points: points.map(([x, y], i) => ({ name: shown.sentences[i].length > 34 ? `${shown.sentences[i].slice(0, 33)}…` : shown.sentences[i], x, y })),
+      x: { label: "first direction" }, y: { label: "second direction" },
+      describe: `Vectors of the word “${state.values.cword}” in ${points.length} sentences, after block ${at} of ${last}.`,
+    });
+  }
+  const ask = live(body, (signal) => {
+    const { cmodel, cword, csentences } = state.values;
+    return call("block", "contexts", { model: cmodel, word: cword, text: csentences }, signal);
+  }, (found) => {
+    shown = found;
+    depth.fill([[-1, "after the last block"], [0, "of the embedding"], ...found.depths.slice(2).map((_, i) => [i + 1, `after block ${i + 1}`])]);
+    draw();
+  });
+  state.watch((_, changed) => {
+    if (changed.some((name) => ["cmodel", "cword", "csentences"].includes(name))) ask();
+    else if (changed.includes("cdepth")) draw();
+  });
+  ask();
+  return section("One word in several sentences",
+    h("div", { class: "panel" },
+      models.length > 1 ? choice(state, "cmodel", { label: "Model", options: models.map((place) => place.name) }) : null,
+      text(state, "cword", { label: "Word" }), depth,
+      text(state, "csentences", { label: "Sentences with it", rows: 5, hint: "3 to 16, a line each." })),
+    body);
+}
