@@ -115,8 +115,10 @@ def requests_of(page: str, workspace: Workspace) -> Iterator[tuple[str, dict[str
 
 
 def _with_examples(body: dict[str, Any], examples: list[dict[str, str]]) -> list[dict[str, Any]]:
-    chosen = {EACH_EXAMPLE: examples, FIRST_EXAMPLE: examples[:1]}.get(body.get("text", ""))
-    return [body] if chosen is None else [body | {"text": each["text"]} for each in chosen]
+    if body.get("text") not in (EACH_EXAMPLE, FIRST_EXAMPLE):
+        return [body]
+    chosen = examples if body["text"] == EACH_EXAMPLE else examples[:1]
+    return [body | {"text": each["text"]} for each in chosen]
 
 
 def defaults_of(page: Page) -> dict[str, dict[str, Any]]:

@@ -97,6 +97,7 @@ export function live(region, ask, show) {
       box?.remove();
       box = null;
       await show(found);
+      performance.mark("drawn"); // the first is the page's first picture, see tools/site_speed.py
     } catch (error) {
       if (own.signal.aborted || error.name === "AbortError") return;
       const next = problem(error);

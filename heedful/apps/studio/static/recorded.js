@@ -82,7 +82,7 @@ function nearest(keys, wanted) {
   const own = JSON.parse(wanted);
   const far = (key) => {
     const other = JSON.parse(key);
-    if (!same(other.model, own.model) || other.text !== own.text) return Infinity;
+    if (!same(other.model, own.model) || !same(other.text, own.text)) return Infinity;
     return Object.keys(own).reduce((sum, name) => {
       const [a, b] = [own[name], other[name]];
       if (same(a, b)) return sum;
