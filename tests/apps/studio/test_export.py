@@ -28,7 +28,7 @@ PAGES = ("tour", "scale", "translate")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
     | st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 0 or str(x) == "0.0"),
-    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    lambda each: st.lists(each) | st.dictionaries(st.text("aBc_"), each),
     max_leaves=8,
 )  # fmt: skip
 

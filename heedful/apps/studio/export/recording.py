@@ -153,11 +153,9 @@ def _text(value: Any) -> str:
 
 def _number(value: float) -> str:
     """Return a number as JavaScript writes it, which has no exponent from 1e-6 to 1e21."""
-    if value.is_integer() and abs(value) < 1e21:
-        return str(int(value))
     text = repr(value)
-    if 1e-6 <= abs(value) < 1:
-        return format(Decimal(text), "f")
+    if value == 0 or 1e-6 <= abs(value) < 1e21:
+        return format(Decimal(text), "f").removesuffix(".0")
     return re.sub(r"e([+-])0", r"e\1", text)
 
 
