@@ -60,6 +60,8 @@ def export_site(
     for name in ("answers", "models"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir(parents=True)
+    # First, as it marks the folder as a site, also if the export is broken off.
+    _write(folder / SCRIPT, bundle(STATIC, "shell.js"))
     load_pages()
     chosen = chosen_pages(pages)
     answers = 0
@@ -72,7 +74,6 @@ def export_site(
     for place in models:
         _write(folder / "models" / f"{place.name}.js", model_script(place))
     _write(folder / "facts.js", facts_script(workspace, chosen, [each.name for each in models]))
-    _write(folder / SCRIPT, bundle(STATIC, "shell.js"))
     for file in (*(STATIC / name for name in ("style.css", "theme.js", "icon.svg")), PREVIEW):
         shutil.copyfile(file, folder / file.name)
     _write(folder / "index.html", shell(None))
