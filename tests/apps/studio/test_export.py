@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.apps.studio.app import STATIC
-from heedful.apps.studio.export.recording import request_key, requests_of, rounded
+from heedful.apps.studio.export.recording import record, request_key, requests_of, rounded
 from heedful.apps.studio.export.script_bundle import bundle, wrap
 from heedful.apps.studio.export.site import export_site
+from heedful.apps.studio.pages import PAGES as PAGES_OF_STUDIO
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
 from heedful.pretrained.catalogue import models_at_hand
@@ -97,6 +98,15 @@ def test_a_request_is_answered_for_each_model_of_its_kind_and_each_example() -> 
     examples = {each["text"] for each in workspace.place("en-de").plain()["examples"]}
     assert examples <= {body["text"] for body in asked}
     assert {body["model"] for body in asked if not body["model"].startswith("english")} == {"en-de"}
+
+
+def test_what_a_page_refuses_is_recorded_as_refused() -> None:
+    masks = next(page for page in PAGES_OF_STUDIO if page.name == "masks")
+    found = record(masks, Workspace([]))
+    refused = [json.loads(text) for text in found.values if text.startswith('{"refused"')]
+    assert [each["refused"]["what"] for each in refused] == [
+        "padding 16 leaves nothing of 16 tokens"
+    ]
 
 
 def test_other_files_are_not_mixed_with_a_site(tmp_path: Path) -> None:

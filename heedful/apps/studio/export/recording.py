@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain
@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from heedful.apps.studio.guard import plain_error
 from heedful.apps.studio.pages import PAGES, Page
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
@@ -63,30 +64,23 @@ class PageAnswers:
         return f"heedfulSite.answers[{name}] = {keys};\nheedfulSite.values[{name}] = [{values}];\n"
 
 
-def record(
-    page: Page, workspace: Workspace, tell: Callable[[str], None] = lambda text: None
-) -> PageAnswers:
-    """Answer the listed requests of a page.
-
-    A request that a model refuses is left out: the site then says that it has no answer.
+def record(page: Page, workspace: Workspace) -> PageAnswers:
+    """Answer the listed requests of a page; a refusal is an answer too.
 
     Args:
         page: page of the studio.
         workspace: models and runs.
-        tell: function that gets a line about a request that was refused.
     """
     found = PageAnswers()
     defaults = defaults_of(page)
     for name, body in requests_of(page.name, workspace):
-        call = page.calls.get(name)
-        if call is None:
-            continue
+        call = page.calls[name]
+        answer: Mapping[str, Any]
         try:
-            settings = call.request.parse(body, where=f"requests.json: {page.name}/{name}")
+            settings = call.request.parse(body, where="the page's request")
             answer = call.answer(settings, workspace)
         except UserError as error:
-            tell(f"{page.name}/{name} is not recorded: {error}")
-            continue
+            answer = {"refused": plain_error(error)}
         found.add(name, request_key(defaults[name] | body), answer)
     return found
 

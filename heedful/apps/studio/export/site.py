@@ -66,7 +66,7 @@ def export_site(
     chosen = chosen_pages(pages)
     answers = 0
     for page in chosen:
-        found = record(page, workspace, tell)
+        found = record(page, workspace)
         _write(folder / "answers" / f"{page.name}.js", found.script(page.name))
         answers += sum(map(len, found.keys.values()))
         tell(f"{page.title}: {sum(map(len, found.keys.values()))} answers")

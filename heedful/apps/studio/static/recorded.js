@@ -43,10 +43,14 @@ export async function answerHere(page, name, body, signal) {
   stop();
   const known = site.answers[page]?.[name] ?? {};
   const key = keyOf(site.defaults[page]?.[name] ?? {}, body);
-  if (key in known) return structuredClone(site.values[page][known[key]]);
+  if (key in known) {
+    const answer = structuredClone(site.values[page][known[key]]);
+    if (answer.refused) throw answer.refused; // as the studio refuses this request
+    return answer;
+  }
   const computed = await computeHere(page, name, body, stop);
   if (computed !== undefined) return computed;
-  const near = nearest(Object.keys(known), key);
+  const near = nearest(Object.keys(known).filter((each) => !site.values[page][known[each]].refused), key);
   throw {
     what: near ? "This choice is not recorded; the picture shows the nearest that is" : "This answer is not recorded in the exported course",
     where: `${page}/${name}`, remedy: AT_HOME,
