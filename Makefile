@@ -4,6 +4,7 @@
 # make test-all   the same, with the slow cases that tests/thorough.toml leaves out
 # make bench DATA=DIR   measure speed beside other projects, about an hour; DIR holds the corpora
 # make newest   the tests of other packages' formats with the newest versions of these
+# make site   build the documentation, and the course for any web host below studio/ of it
 # make pictures   take pictures of every page of the studio at three widths (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 
@@ -16,7 +17,7 @@ DEMO := build/demo
 SLOW := skip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lint types docs tests bench newest pictures format clean
+.PHONY: help demo check test test-all lint types docs site tests bench newest pictures format clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -57,6 +58,10 @@ types: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/build_site.py
+
+# After the documentation, whose builder empties the folder.
+site: docs
+	$(BIN)/heedful studio --export build/site/studio
 
 # Hundreds of commands are started: without compiled modules each takes a second longer.
 tests: $(READY)

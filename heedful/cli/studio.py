@@ -20,6 +20,7 @@ def studio(
     host: str = ("127.0.0.1"),
     port: int = 8765,
     browser: Annotated[bool, Parameter(name="--open", negative="--no-browser")] = True,
+    export: Path | None = None,
     output: Output = Output(),
 ) -> None:
     """Explore models, runs and ideas in a browser.
@@ -32,12 +33,15 @@ def studio(
 
         heedful studio run
         heedful studio run other-run --port 0 --no-browser
+        heedful studio --export site
 
     Args:
         models: Model, run or Hugging Face directories to open.
         host: Address to listen on; 0.0.0.0 admits other machines.
         port: Port to listen on; 0 chooses a free one.
         browser: Open the studio in a browser.
+        export: Folder to write the course into as files, with recorded answers, for any web host
+            or to be opened from disk; nothing is served.
     """
     from heedful.apps.sockets import (
         address_of,
@@ -54,6 +58,13 @@ def studio(
 
     given = [directory_of(path) for path in models]
     workspace = Workspace([*given, *(each.path for each in models_at_hand().values())])
+    if export is not None:
+        from heedful.apps.studio.export.site import export_site
+
+        written = export_site(workspace, export, tell=say)
+        say(f"Open {export / 'index.html'}: {written['bytes'] / 1e6:.1f} MB")
+        report.finish(written)
+        return
     listening = listen(host, port)
     token = secrets.token_urlsafe(24)
     address = f"{address_of(listening)}?token={token}"

@@ -20,6 +20,7 @@ from heedful import inspect
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.head_labels import LEANING
 from heedful.apps.studio.pages.attention_page import word_numbers
+from heedful.apps.studio.pages.steps_page import AttendRequest, attend_to
 from heedful.apps.studio.workspace import Workspace
 from heedful.inspect.decoding_steps import next_token
 from heedful.inspect.head_measures import STRONG
@@ -544,3 +545,10 @@ def test_the_latency_of_a_page_is_measured(look: Any) -> None:
     names = [row["interaction"] for row in rows]
     assert any("channels" in name.lower() or "width" in name.lower() for name in names)
     assert all(row["median_ms"] > 0 and row["times"] == 1 for row in rows)
+
+
+def test_a_bias_by_distance_is_added_to_the_scores_of_typed_matrices() -> None:
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    found = attend_to(AttendRequest(q=rows, k=rows, v=rows, bias="alibi"), Workspace([]))
+    assert found["added"][1][0] == -(2**-8)
+    assert found["scores"][1][0] == pytest.approx(found["scaled"][1][0] - 2**-8)

@@ -2,102 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
 from heedful.apps.studio.pages import PAGES
 from heedful.pretrained.catalogue import models_at_hand
 
 from .conftest import write_run
-
-STARTING = 60
-"""Seconds in which Firefox must be up."""
-DRAWING = 40
-"""Seconds in which a page must be drawn."""
-READY = """
-  document.querySelector('h1') !== null && document.querySelector('[aria-busy=true]') === null
-"""
-PROBLEMS = "[...document.querySelectorAll('.problem')].map((each) => each.textContent).join()"
-
-
-class Firefox:
-    """A window of Firefox, driven by the WebDriver BiDi protocol.
-
-    Args:
-        connection: to the browser.
-    """
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.numbers = itertools.count(1)
-        self.events: list[dict[str, Any]] = []
-        self.command("session.new", capabilities={})
-        self.command("session.subscribe", events=["log.entryAdded", "network.beforeRequestSent"])
-        self.window = self.command("browsingContext.getTree")["contexts"][0]["context"]
-
-    def command(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command, and return its result; events that come before it are kept."""
-        number = next(self.numbers)
-        self.connection.send(json.dumps({"id": number, "method": method, "params": params}))
-        while True:
-            message = json.loads(self.connection.recv(timeout=DRAWING))
-            if message.get("type") == "event":
-                self.events.append(message)
-            elif message["id"] == number:
-                assert message["type"] == "success", message
-                return dict(message["result"])
-
-    def open(self, address: str) -> None:
-        """Open an address and wait until nothing is being drawn."""
-        self.command("browsingContext.navigate", context=self.window, url=address, wait="complete")
-        deadline = time.monotonic() + DRAWING
-        while not self.value(READY):
-            assert time.monotonic() < deadline, f"{address} is not drawn"
-            time.sleep(0.1)
-
-    def value(self, expression: str) -> Any:
-        """The value of an expression in the page; a promise is waited for."""
-        found = self.command(
-            "script.evaluate",
-            expression=expression,
-            target={"context": self.window},
-            awaitPromise=True,
-        )
-        return found["result"].get("value")
+from .firefox import DRAWING, PROBLEMS, Firefox, path_of_firefox, window
 
 
 @pytest.fixture(scope="module")
 def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
-    """Firefox without a window on the screen, with a profile of its own."""
-    path = shutil.which("firefox-esr") or shutil.which("firefox")
-    if path is None:
+    if path_of_firefox() is None:
         pytest.skip("there is no Firefox: install Debian's with `apt-get install -y firefox-esr`")
-    profile = tmp_path_factory.mktemp("firefox")
-    # Nothing is looked up at Mozilla's while the tests run.
-    quiet = ("app.normandy.enabled", "browser.search.update", "datareporting.healthreport.service")
-    lines = [f'user_pref("{name}", false);\n' for name in quiet]
-    (profile / "user.js").write_text("".join(lines), encoding="utf-8")
-    words = [path, "--headless", "--remote-debugging-port", "0", "--profile", str(profile)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        found = (
-            re.search(r"WebDriver BiDi listening on (ws://\S+)", each) for each in process.stderr
-        )
-        address = next(match[1] for match in found if match)
-        with connect(f"{address}/session", max_size=None, open_timeout=STARTING) as connection:
-            yield Firefox(connection)
-        process.kill()
+    with window(tmp_path_factory.mktemp("firefox")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
         weights = attention_weights(inputs)[0, 0]
         output = attend(*args, scale=request.scale, kernel="reference")[0, 0]
         raw = q @ k.T
-        added = biases[0](args[0] * inputs.scale, positions)[0, 0] if biases else None
+        added = biases[0](args[0] * inputs.scale, args[1], positions)[0, 0] if biases else None
         scores = raw * inputs.scale + (0 if added is None else added)
     visible = positions.visible(mask)[0, 0]
     return {

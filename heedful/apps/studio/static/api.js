@@ -1,12 +1,15 @@
 // The server's answers, and what is shown when there is none.
 
+import { site } from "./address.js";
 import { h } from "./dom.js";
+import { answerHere } from "./recorded.js";
 
 /** What went wrong, where, and what to do. */
 export class StudioError extends Error {
-  constructor({ what, where = null, remedy = null, away = false }) {
+  constructor({ what, where = null, remedy = null, away = false, instead = null }) {
     super(what);
     this.away = away;
+    this.instead = instead; // an answer that can be shown below the error
     this.where = where;
     this.remedy = remedy;
   }
@@ -14,6 +17,13 @@ export class StudioError extends Error {
 
 /** Ask a page's call; give a signal to be able to change one's mind. */
 export async function call(page, name, body = {}, signal = undefined) {
+  if (site) {
+    try {
+      return await answerHere(page, name, body, signal);
+    } catch (error) {
+      throw error.what ? new StudioError(error) : error;
+    }
+  }
   return answer(`/api/${page}/${name}`, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -23,7 +33,7 @@ export async function call(page, name, body = {}, signal = undefined) {
 }
 
 /** The studio's pages, models and runs. */
-export const studioFacts = () => answer("/api/studio", {});
+export const studioFacts = async () => site?.facts ?? answer("/api/studio", {});
 
 async function answer(address, options) {
   let response;
@@ -87,6 +97,7 @@ export function live(region, ask, show) {
       box?.remove();
       box = null;
       await show(found);
+      performance.mark("drawn"); // the first is the page's first picture, see tools/site_speed.py
     } catch (error) {
       if (own.signal.aborted || error.name === "AbortError") return;
       const next = problem(error);
@@ -94,6 +105,7 @@ export function live(region, ask, show) {
       else region.prepend(next);
       box = next;
       if (error.away) retry();
+      else if (error.instead) await show(error.instead);
     }
     if (asked !== own || waiting !== null) return;
     region.setAttribute("aria-busy", "false");

@@ -1,5 +1,6 @@
 // The start page: the chapters of the course with a small drawing each, and the models at hand.
 
+import { addressOf, site } from "./address.js";
 import { studioFacts } from "./api.js";
 import { h, number } from "./dom.js";
 import { dropArea } from "./drop_model.js";
@@ -15,12 +16,12 @@ export function startPage(studio) {
   const first = studio.pages[0];
   return [
     h("h1", {}, "See a Transformer at work"),
-    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters lead from one sentence to a whole model. Every picture is computed here, by the models below, for a sentence of your choice.`),
-    h("p", { class: "row" }, h("a", { class: "begin", href: `/${first.name}` }, "Begin the tour")),
+    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters lead from one sentence to a whole model. ${site ? "Every picture was computed by the models below; for a sentence of your own they compute in this page." : "Every picture is computed here, by the models below, for a sentence of your choice."}`),
+    h("p", { class: "row" }, h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
     h("h2", {}, "Models and runs"),
     placeList(studio),
-    dropArea(),
+    site ? h("p", { class: "note" }, `For models and runs of your own, and to train: pip install 'heedful[studio]', then heedful studio.`) : dropArea(),
     h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings: copy it to show somebody else the same picture.`),
   ];
 }
@@ -32,10 +33,10 @@ function card(studio, chapter, index) {
   const given = answers();
   const right = questions.filter((each) => given[each.text] === each.options[each.right]).length;
   return h("li", { class: "card" },
-    h("a", { class: "cover", href: `/${pages[0].name}` }, thumbnail(chapter.pages[0]),
+    h("a", { class: "cover", href: addressOf(pages[0].name) }, thumbnail(chapter.pages[0]),
       h("strong", {}, `${index + 1}. ${chapter.title}`)),
     h("p", {}, chapter.summary),
-    pages.length > 1 ? h("p", { class: "inside" }, pages.flatMap((page, i) => [i ? " · " : "", h("a", { href: `/${page.name}` }, page.title)])) : null,
+    pages.length > 1 ? h("p", { class: "inside" }, pages.flatMap((page, i) => [i ? " · " : "", h("a", { href: addressOf(page.name) }, page.title)])) : null,
     count ? h("p", { class: "note" }, right ? `${right} of ${count} ${count === 1 ? "question" : "questions"} answered` : count === 1 ? "1 question" : `${count} questions`) : null);
 }
 

@@ -1,6 +1,7 @@
 // A model of one's own, dropped onto a page or chosen as a folder: its files are sent to the studio,
 // which checks them and lists the model.
 
+import { addressOf } from "./address.js";
 import { call, problem, StudioError } from "./api.js";
 import { button } from "./controls.js";
 import { engineering, h } from "./dom.js";
@@ -105,7 +106,7 @@ async function send(name, files) {
     const place = await call("dropped", "end", { drop }, stopping.signal);
     dispatchEvent(new Event("modeldropped"));
     done(h("p", { role: "status" }, h("strong", {}, place.name), " is here. Pages offer it once they are opened again: ",
-      h("a", { href: location.href }, "this page"), ", ", h("a", { href: "/" }, "the start"), "."));
+      h("a", { href: location.href }, "this page"), ", ", h("a", { href: addressOf("") }, "the start"), "."));
   } catch (error) {
     if (error.name === "AbortError") done(h("p", { role: "status" }, `${name} was not sent.`));
     else done(problem(error));

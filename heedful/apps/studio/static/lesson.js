@@ -1,5 +1,6 @@
 // The end of a page: what to try, and questions with their answers.
 
+import { addressOf } from "./address.js";
 import { h } from "./dom.js";
 
 const lesson = (studio, page) => studio.course.lessons.find((each) => each.page === page.name);
@@ -23,15 +24,13 @@ function keep(question, option) {
   }
 }
 
-const address = (page, query) => `/${page.name}${query ? `?${query}` : ""}`;
-
 /** The parts that belong below the picture of a page, and the way to the next page. */
 export function lessonOf(studio, page) {
   const own = lesson(studio, page);
   const parts = [];
   if (own?.tries.length) {
     parts.push(h("section", { class: "tries" }, h("h2", {}, "Try this"),
-      h("ul", {}, own.tries.map(({ text, query }) => h("li", {}, query ? h("a", { href: address(page, query) }, text) : text)))));
+      h("ul", {}, own.tries.map(({ text, query }) => h("li", {}, query ? h("a", { href: addressOf(page.name, query) }, text) : text)))));
   }
   if (own?.questions.length) {
     parts.push(h("section", { class: "questions" }, h("h2", {}, "Questions"),
@@ -41,8 +40,8 @@ export function lessonOf(studio, page) {
   const next = studio.pages[at + 1];
   const before = studio.pages[at - 1];
   parts.push(h("nav", { class: "onward", "aria-label": "Course" },
-    h("span", {}, before ? h("a", { href: `/${before.name}`, rel: "prev" }, `← ${before.title}`) : null),
-    h("span", {}, next ? h("a", { href: `/${next.name}`, rel: "next" }, `${next.title} →`) : null)));
+    h("span", {}, before ? h("a", { href: addressOf(before.name), rel: "prev" }, `← ${before.title}`) : null),
+    h("span", {}, next ? h("a", { href: addressOf(next.name), rel: "next" }, `${next.title} →`) : null)));
   return parts;
 }
 
@@ -56,7 +55,7 @@ function asked(question, index, page) {
       for (const each of options) each.className = "check";
       options[i].className = `check ${right ? "right" : "wrong"}`;
       answer.replaceChildren(h("strong", {}, right ? "Yes. " : "Not quite. "), question.reason, " ",
-        question.query ? h("a", { href: address(page, question.query) }, "See it in the picture") : "");
+        question.query ? h("a", { href: addressOf(page.name, question.query) }, "See it in the picture") : "");
     };
     input.addEventListener("change", () => {
       choose();

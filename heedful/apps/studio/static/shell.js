@@ -1,5 +1,6 @@
 // The frame around every page: navigation, title, the page's own script, and what the course asks.
 
+import { addressOf, currentPage, embedded, site } from "./address.js";
 import { problem, studioFacts, StudioError } from "./api.js";
 import { startPage } from "./course.js";
 import { lessonOf } from "./lesson.js";
@@ -22,7 +23,7 @@ function prose(text) {
 }
 
 function drawNavigation({ pages, course }, current) {
-  const link = (name, title) => h("li", {}, h("a", { href: `/${name}`, "aria-current": name === current ? "page" : null }, title));
+  const link = (name, title) => h("li", {}, h("a", { href: addressOf(name), "aria-current": name === current ? "page" : null }, title));
   const title = (name) => pages.find((page) => page.name === name).title;
   nav.replaceChildren(h("ul", {}, link("", "Start")),
     h("ol", { class: "chapters" }, course.chapters.map((chapter) => h("li", {},
@@ -68,7 +69,7 @@ async function drawPage(studio, page) {
 }
 
 async function start() {
-  const current = location.pathname.slice(1);
+  const current = currentPage();
   try {
     const studio = await studioFacts();
     drawNavigation(studio, current);
@@ -87,5 +88,6 @@ async function start() {
   main.setAttribute("aria-busy", "false");
 }
 
-acceptDrops();
+document.documentElement.classList.toggle("embedded", embedded);
+if (!site) acceptDrops();
 start();

@@ -1,6 +1,8 @@
 // A page's settings, in its address: what is not at its default stands in the query. A link shows
 // the same picture, a reload keeps it, and going back undoes what was chosen.
 
+import { embedded } from "./address.js";
+
 const CHOSEN = ["model", "text", "runs", "records"]; // by default those of the studio that is open
 const WRITE_AFTER = 200; // milliseconds; browsers refuse addresses that change with every pixel
 
@@ -29,6 +31,15 @@ export const openedState = () => opened;
 
 const same = (a, b) => JSON.stringify(write(a)) === JSON.stringify(write(b));
 
+/** Put an address into the address bar. Chromium changes none of a file. */
+function writeAddress(kind, address) {
+  try {
+    history[kind](null, "", address);
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+  }
+}
+
 /**
  * The settings of the page that is open.
  * @param defaults every setting with its default, which also says what type it is of
@@ -45,7 +56,7 @@ export function openState(defaults) {
   }
 
   function address(named = []) {
-    const query = new URLSearchParams();
+    const query = new URLSearchParams(embedded ? { embed: "1" } : {});
     for (const [name, value] of Object.entries(values)) {
       if (same(value, defaults[name]) && !named.includes(name)) continue;
       for (const text of write(value)) query.append(name, text);
@@ -58,7 +69,7 @@ export function openState(defaults) {
     if (waiting === null) return;
     clearTimeout(waiting);
     waiting = null;
-    history.replaceState(null, "", address());
+    writeAddress("replaceState", address());
   }
 
   function tell(changed) {
@@ -86,7 +97,7 @@ export function openState(defaults) {
       if (step) flush();
       values = { ...values, ...changes };
       if (step) {
-        history.pushState(null, "", address());
+        writeAddress("pushState", address());
       } else {
         clearTimeout(waiting);
         waiting = setTimeout(flush, WRITE_AFTER);

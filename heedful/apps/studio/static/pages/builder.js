@@ -1,3 +1,4 @@
+import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, check, choice, copyable, panel, slider } from "../controls.js";
 import { engineering, figure, h, number, section, table } from "../dom.js";
@@ -158,7 +159,7 @@ export async function mount({ root, side, state }) {
     const whole = variant("everything");
     breaks.replaceChildren(lost.length ? h("ul", { class: "broken" }, lost.map((name) => h("li", {}, h("strong", {}, variant(TOGGLES[name].variant).title), ": ",
       `${percent(variant(TOGGLES[name].variant).scores.exact)} of the lines are exactly right in recorded runs, and ${percent(whole.scores.exact)} with everything.`)))
-      : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: "/without" }, "Without each part"), "."));
+      : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
     const names = lost.length ? lost.map((name) => TOGGLES[name].variant) : ["residual", "positions"];
     drawRuns(runs.host, [whole, ...names.map(variant)], training, "valid_bleu", 260);
     runs.words.textContent = `BLEU on lines it was not trained on, means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;

@@ -1,0 +1,1 @@
+"""The course as files for any web host."""

@@ -1,0 +1,168 @@
+"""The whole course as a folder of files, which a browser opens without a server.
+
+A page of the site is the studio's own shell beside one script of all its modules. `recorded.js`
+answers their calls: with recorded answers, or with models that run in the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import heedful
+from heedful.apps.studio.app import STATIC, load_pages
+from heedful.apps.studio.course import read_course
+from heedful.apps.studio.export.recording import chosen_pages, defaults_of, record
+from heedful.apps.studio.export.script_bundle import bundle
+from heedful.apps.studio.pages import Page
+from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
+from heedful.errors import UserError
+
+POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'"
+SUMMARY = "See a Transformer at work: one sentence from its text to the next word, in ten chapters."
+PREVIEW = Path(__file__).with_name("preview.png")
+"""Picture of the tour, for those who show a link with a picture."""
+SCRIPT = "studio.js"
+WEIGHTS = "model.safetensors"
+LARGEST = 12 << 20
+"""Maximum size of a model's weights in bytes that go into a site, to run in the page."""
+IN_PAGE = ("translator", "causal_lm", "encoder")
+"""Kinds of models that run in the page."""
+
+
+def export_site(
+    workspace: Workspace,
+    folder: Path,
+    pages: Collection[str] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Write the course with recorded answers, and return its numbers of pages, answers and bytes.
+
+    Args:
+        workspace: models and runs to show.
+        folder: folder of the site, which is new, empty, or holds an earlier site.
+        pages: names of pages; all if None.
+        tell: function that gets a line for each page.
+
+    Raises:
+        UserError: when the folder holds other files.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / SCRIPT).is_file():
+        raise UserError(
+            "This folder holds other files", where=str(folder), remedy="Name a new or empty folder"
+        )
+    for name in ("answers", "models"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir(parents=True)
+    # First, as it marks the folder as a site, also if the export is broken off.
+    _write(folder / SCRIPT, bundle(STATIC, "shell.js"))
+    load_pages()
+    chosen = chosen_pages(pages)
+    answers = 0
+    for page in chosen:
+        found = record(page, workspace)
+        _write(folder / "answers" / f"{page.name}.js", found.script(page.name))
+        answers += sum(map(len, found.keys.values()))
+        tell(f"{page.title}: {sum(map(len, found.keys.values()))} answers")
+    models = [place for place in workspace.places.values() if runs_in_page(place)]
+    for place in models:
+        _write(folder / "models" / f"{place.name}.js", model_script(place))
+    _write(folder / "facts.js", facts_script(workspace, chosen, [each.name for each in models]))
+    for file in (*(STATIC / name for name in ("style.css", "theme.js", "icon.svg")), PREVIEW):
+        shutil.copyfile(file, folder / file.name)
+    _write(folder / "index.html", shell(None))
+    for page in chosen:
+        _write(folder / f"{page.name}.html", shell(page))
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return {"pages": len(chosen) + 1, "answers": answers, "models": len(models), "bytes": size}
+
+
+def shell(page: Page | None) -> str:
+    """Return the document of a page: that of the studio, with files beside it for addresses.
+
+    Args:
+        page: page of the studio; None for the start page.
+    """
+    text = (STATIC / "index.html").read_text(encoding="utf-8")
+    title = "Heedful studio" if page is None else f"{page.title} – Heedful studio"
+    about = html.escape(SUMMARY if page is None else page.summary)
+    head = [
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        f'<meta name="description" content="{about}">',
+        '<meta property="og:type" content="website">',
+        f'<meta property="og:title" content="{html.escape(title)}">',
+        f'<meta property="og:description" content="{about}">',
+        f'<meta property="og:image" content="{PREVIEW.name}">',
+    ]
+    changes = {
+        '<meta charset="utf-8">': '<meta charset="utf-8">\n    ' + "\n    ".join(head),
+        "<title>Heedful studio</title>": f"<title>{html.escape(title)}</title>",
+        '<script type="module" src="/static/shell.js"></script>': (
+            f'<script defer src="facts.js"></script>\n    <script defer src="{SCRIPT}"></script>'
+        ),
+        'href="/"': 'href="index.html"',
+        '"/static/': '"',
+    }
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def facts_script(workspace: Workspace, pages: list[Page], models: list[str]) -> str:
+    """Return the script that leaves what `recorded.js` needs: texts, places and defaults."""
+    facts = {
+        "version": heedful.__version__,
+        "pages": [page.plain() for page in pages],
+        "course": _course_of({page.name for page in pages}),
+        "places": [place.plain() for place in workspace.places.values()],
+    }
+    site = {
+        "facts": facts,
+        "defaults": {page.name: defaults_of(page) for page in pages},
+        "models": models,
+        **{name: {} for name in ("answers", "values", "files")},
+    }
+    return f"globalThis.heedfulSite = {json.dumps(site, ensure_ascii=False)};\n"
+
+
+def _course_of(names: Collection[str]) -> dict[str, Any]:
+    """Return the course with the chapters of some pages."""
+    course = read_course().plain()
+    chapters = [
+        chapter | {"pages": [name for name in chapter["pages"] if name in names]}
+        for chapter in course["chapters"]
+    ]
+    return course | {"chapters": [chapter for chapter in chapters if chapter["pages"]]}
+
+
+def runs_in_page(place: WorkspaceDirectory) -> bool:
+    """Return True if a model reads text and is small enough to run in a page."""
+    weights = place.path / WEIGHTS
+    small = weights.is_file() and weights.stat().st_size <= LARGEST
+    return small and place.is_at_hand and place.kind() in IN_PAGE
+
+
+def model_script(place: WorkspaceDirectory) -> str:
+    """Return the script that gives the files of a model to a page.
+
+    The weights are compressed and in base64, as a page from `file://` can read only scripts.
+    """
+    files: dict[str, Any] = {
+        file.name: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(place.path.glob("*.json"))
+    }
+    packed = gzip.compress((place.path / WEIGHTS).read_bytes(), mtime=0)
+    files[WEIGHTS] = base64.b64encode(packed).decode("ascii")
+    content = json.dumps(files, ensure_ascii=False, separators=(",", ":"))
+    return f"heedfulSite.files[{json.dumps(place.name)}] = {content};\n"
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")

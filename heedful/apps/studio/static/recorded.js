@@ -1,0 +1,99 @@
+// The answers of an exported site: those that were recorded, and those of its models, which run in
+// the page. Both lie in scripts, since a page from file:// may read nothing else.
+
+import { site } from "./address.js";
+
+export const AT_HOME = "For every choice use the studio on your machine: pip install 'heedful[studio]', then heedful studio";
+
+const scripts = new Map();
+
+/** Load a script of the site once; false where there is none. */
+function script(address) {
+  if (!scripts.has(address)) {
+    scripts.set(address, new Promise((resolve) => {
+      const element = document.createElement("script");
+      element.src = address;
+      element.addEventListener("load", () => resolve(true));
+      element.addEventListener("error", () => resolve(false));
+      document.head.append(element);
+    }));
+  }
+  return scripts.get(address);
+}
+
+/** Data whose names are in order at every depth, which makes equal data equal text. */
+function inOrder(value) {
+  if (Array.isArray(value)) return value.map(inOrder);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.keys(value).sort().map((name) => [name, inOrder(value[name])]));
+}
+
+/** A request as its answer is filed: every setting, defaults too. */
+const keyOf = (defaults, body) => JSON.stringify(inOrder({ ...defaults, ...body }));
+
+/**
+ * Answer a call.
+ * @throws {what, where, remedy, instead: the answer to the nearest recorded request, if there is one}
+ */
+export async function answerHere(page, name, body, signal) {
+  const stop = () => {
+    if (signal?.aborted) throw new DOMException("stopped", "AbortError");
+  };
+  await script(`answers/${page}.js`);
+  stop();
+  const known = site.answers[page]?.[name] ?? {};
+  const key = keyOf(site.defaults[page]?.[name] ?? {}, body);
+  if (key in known) {
+    const answer = structuredClone(site.values[page][known[key]]);
+    if (answer.refused) throw answer.refused; // as the studio refuses this request
+    return answer;
+  }
+  const computed = await computeHere(page, name, body, stop);
+  if (computed !== undefined) return computed;
+  const near = nearest(Object.keys(known).filter((each) => !site.values[page][known[each]].refused), key);
+  throw {
+    what: near ? "This choice is not recorded; the picture shows the nearest that is" : "This answer is not recorded in the exported course",
+    where: `${page}/${name}`, remedy: AT_HOME,
+    instead: near && structuredClone(site.values[page][known[near]]),
+  };
+}
+
+const models = new Map();
+
+async function computeHere(page, name, body, stop) {
+  if (!site.models.includes(body.model)) return undefined;
+  const [{ answer }, { loadModel }] = await Promise.all([import("./engine/answers.js"), import("./engine/model.js")]);
+  if (!models.has(body.model)) {
+    models.set(body.model, script(`models/${body.model}.js`).then((found) => found && unpack(site.files[body.model])).then((files) => files && loadModel(files)));
+  }
+  const model = await models.get(body.model);
+  stop();
+  return model ? answer(page, name, body, model) : undefined;
+}
+
+/** The files of a model; its weights are compressed, in base64. */
+async function unpack(files) {
+  const name = "model.safetensors";
+  const bytes = Uint8Array.from(atob(files[name]), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return { ...files, [name]: await new Response(stream).arrayBuffer() };
+}
+
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+/** The recorded request that differs in the fewest settings, and in those by least. */
+function nearest(keys, wanted) {
+  const own = JSON.parse(wanted);
+  const far = (key) => {
+    const other = JSON.parse(key);
+    if (!same(other.model, own.model) || !same(other.text, own.text)) return Infinity;
+    return Object.keys(own).reduce((sum, name) => {
+      const [a, b] = [own[name], other[name]];
+      if (same(a, b)) return sum;
+      if (typeof a !== "number" || typeof b !== "number") return sum + 1;
+      return sum + 1 - 1 / (1 + Math.abs(a - b));
+    }, 0);
+  };
+  const [best, distance] = keys.map((key) => [key, far(key)]).reduce((a, b) => (b[1] < a[1] ? b : a), [null, Infinity]);
+  return distance < 2 ? best : null;
+}

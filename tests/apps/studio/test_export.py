@@ -1,0 +1,188 @@
+"""The exported course: one script of all modules, recorded answers, pages opened from disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.apps.studio.app import STATIC
+from heedful.apps.studio.export.recording import record, request_key, requests_of, rounded
+from heedful.apps.studio.export.script_bundle import bundle, wrap
+from heedful.apps.studio.export.site import export_site
+from heedful.apps.studio.pages import PAGES as PAGES_OF_STUDIO
+from heedful.apps.studio.workspace import Workspace
+from heedful.errors import UserError
+from heedful.pretrained.catalogue import models_at_hand
+
+from .firefox import DRAWING, PROBLEMS, Firefox, path_of_firefox, window
+
+PAGES = ("tour", "scale", "translate")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 0 or str(x) == "0.0"),
+    lambda each: st.lists(each) | st.dictionaries(st.text("aBc_"), each),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def test_a_module_becomes_a_function_that_returns_its_exports() -> None:
+    text = (
+        'import { a, b as c } from "../b.js";\nimport "../vendor/d.js";\n'
+        'export const e = c;\nexport async function f() { await import("./g.js"); }\n'
+        'export { h } from "./i.js";\n'
+    )
+    assert wrap("x/y.js", text).splitlines() == [
+        'modules["x/y.js"] = () => {',
+        'const { a, b: c } = load("b.js");',
+        'load("vendor/d.js");',
+        "const e = c;",
+        'async function f() { await loadLater("x/", "./g.js"); }',
+        'const { h } = load("x/i.js");',
+        "",
+        "return { h, e, f };",
+        "};",
+    ]
+
+
+def test_a_form_of_export_that_is_unknown_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"y\.js: this form of import or export is unknown"):
+        wrap("y.js", "export default 3;\n")
+
+
+def node(script: str) -> str:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node: install Debian's with `apt-get install -y nodejs`")
+    run = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+def test_the_bundle_is_a_script_for_javascript() -> None:
+    text = bundle(STATIC, "shell.js")
+    node(f"new (require('vm').Script)({json.dumps(text)})")
+
+
+@settings(max_examples=4, deadline=None)  # each starts node
+@given(st.lists(JSON, min_size=20, max_size=60))
+def test_a_request_has_the_key_that_javascript_gives_it(values: list[Any]) -> None:
+    script = (STATIC / "recorded.js").read_text(encoding="utf-8")
+    own = script[script.index("function inOrder") : script.index("/**\n * Answer a call.")]
+    bodies = [{"value": value} for value in values]
+    found = node(
+        f"{own}\nconst bodies = JSON.parse({json.dumps(json.dumps(bodies))});"
+        "console.log(JSON.stringify(bodies.map((each) => keyOf({}, each))));"
+    )
+    assert json.loads(found) == [request_key(each) for each in bodies]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_recorded_numbers_keep_four_digits(value: float) -> None:
+    short = rounded([value])[0]
+    assert short == pytest.approx(value, rel=0.0006, abs=1e-307)
+    assert float(f"{short:.3e}") == short
+
+
+def test_a_request_is_answered_for_each_model_of_its_kind_and_each_example() -> None:
+    if "en-de" not in models_at_hand():
+        pytest.skip("en-de is not at hand")
+    workspace = Workspace([models_at_hand()["en-de"].path])
+    asked = [body for name, body in requests_of("tour", workspace) if name == "walk"]
+    examples = {each["text"] for each in workspace.place("en-de").plain()["examples"]}
+    assert examples <= {body["text"] for body in asked}
+    assert {body["model"] for body in asked if not body["model"].startswith("english")} == {"en-de"}
+
+
+def test_what_a_page_refuses_is_recorded_as_refused() -> None:
+    masks = next(page for page in PAGES_OF_STUDIO if page.name == "masks")
+    found = record(masks, Workspace([]))
+    refused = [json.loads(text) for text in found.values if text.startswith('{"refused"')]
+    assert [each["refused"]["what"] for each in refused] == [
+        "padding 16 leaves nothing of 16 tokens"
+    ]
+
+
+def test_other_files_are_not_mixed_with_a_site(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(UserError, match="holds other files"):
+        export_site(Workspace([]), tmp_path, pages=[])
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a course of a few pages, opened from disk."""
+    if "en-de" not in models_at_hand():
+        pytest.skip("en-de is not at hand")
+    folder = tmp_path_factory.mktemp("site") / "a folder"
+    export_site(Workspace([models_at_hand()["en-de"].path]), folder, PAGES)
+    return folder.as_uri()
+
+
+@pytest.fixture(scope="module")
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    if path_of_firefox() is None:
+        pytest.skip("there is no Firefox: install Debian's with `apt-get install -y firefox-esr`")
+    with window(tmp_path_factory.mktemp("firefox")) as opened:
+        yield opened
+
+
+def said(firefox: Firefox) -> list[str]:
+    found = [each["params"] for each in firefox.events if each["method"] == "log.entryAdded"]
+    return [each["text"] for each in found if each["level"] in ("warn", "error")]
+
+
+@pytest.mark.parametrize("page", ["index", *PAGES])
+def test_a_page_from_disk(firefox: Firefox, site: str, page: str) -> None:
+    firefox.events.clear()
+    firefox.open(f"{site}/{page}.html")
+    assert firefox.value(PROBLEMS) == ""
+    assert firefox.value("document.querySelectorAll('main svg').length") > 0 or page == "translate"
+    assert said(firefox) == []
+    links = firefox.value("[...document.querySelectorAll('a')].map((each) => each.href).join(' ')")
+    assert [link for link in links.split() if not link.startswith(site)] == []
+
+
+def test_a_sentence_of_ones_own_is_translated_by_the_model_in_the_page(
+    firefox: Firefox, site: str
+) -> None:
+    firefox.open(f"{site}/translate.html?text=The+dog+sleeps.")
+    assert firefox.value(PROBLEMS) == ""
+    assert "Hund" in firefox.value("document.querySelector('#translation').textContent")
+
+
+def test_a_choice_that_is_not_recorded_shows_the_nearest_and_the_way_to_all(
+    firefox: Firefox, site: str
+) -> None:
+    firefox.open(f"{site}/scale.html?width=63")
+    words = firefox.value(PROBLEMS)
+    assert "the picture shows the nearest" in words
+    assert "pip install" in words
+    assert firefox.value("document.querySelectorAll('main svg').length") > 0
+
+
+def test_an_embedded_page_is_the_picture_alone(firefox: Firefox, site: str) -> None:
+    firefox.open(f"{site}/scale.html?embed=1&width=1024")
+    assert firefox.value("document.querySelector('header').checkVisibility()") is False
+    assert firefox.value("document.querySelector('.tries a').search").startswith("?width=")
+    assert "embed=1" in firefox.value("document.querySelector('.tries a').search")
+
+
+def test_an_address_keeps_what_is_chosen(firefox: Firefox, site: str) -> None:
+    firefox.open(f"{site}/scale.html")
+    firefox.value("""
+      const slider = document.querySelector('input[type=range]');
+      slider.value = slider.max;
+      slider.dispatchEvent(new Event('input', { bubbles: true }));
+    """)
+    deadline = time.monotonic() + DRAWING
+    while "width=" not in firefox.value("location.search"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
