@@ -1,7 +1,5 @@
 // Elements without markup in strings: text stays text, whatever it holds.
 
-import { saves } from "./save.js"; // which uses the elements below, but not before a page is drawn
-
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, attributes, children) {
@@ -81,12 +79,19 @@ export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
 }
 
+let below = () => "";
+
+/** Say what stands below every figure, given its element. Told once: who makes it needs this file. */
+export const belowFigures = (make) => {
+  below = make;
+};
+
 /** A place for a drawing, with a title above, words below it, and what saves it. */
 export function figure(title, note = null) {
   const host = h("div", { class: "drawing" });
   const words = h("figcaption", {}, note ?? "");
   const element = h("figure", {}, h("h3", {}, title), host, words);
-  element.append(saves(element));
+  element.append(below(element));
   return { element, host, words };
 }
 
