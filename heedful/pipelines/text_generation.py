@@ -17,9 +17,11 @@ from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import (
     Ended,
     RunningText,
-    TextStream as TextStream,
     TokenDecoder,
     reason_of_end,
+)
+from heedful.pipelines.streamed_text import (
+    TextStream as TextStream,
 )
 from heedful.pipelines.text_pipeline import PrefixCache, PrefixReader, TextPipeline
 from heedful.search.dispatch import search, stream_tokens
