@@ -233,10 +233,10 @@ def prefixes(arguments: argparse.Namespace, stack: ExitStack) -> tuple[list[Row]
     """Read prompts whose beginning is known, and others, in turns."""
     import torch
 
+    from heedful.engines.inference.prefix_cache import PrefixCache
     from heedful.engines.inference.prepare import prepare
     from heedful.interop.architectures.decoders.gpt2 import ARCHITECTURE
     from heedful.models.build import build_model
-    from heedful.pipelines.prefix_cache import PrefixCache
     from heedful.pipelines.text_generation import generate
 
     config = SMALL if arguments.quick else CONFIG

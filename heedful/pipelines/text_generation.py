@@ -14,15 +14,16 @@ from heedful.data.padding import pad
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.pipelines.batching import list_of_texts, plan_batches, split_on_oom
-from heedful.pipelines.prefix_cache import PrefixCache, PrefixReader
 from heedful.pipelines.streamed_text import (
     Ended,
     RunningText,
-    TextStream,
     TokenDecoder,
     reason_of_end,
 )
-from heedful.pipelines.text_pipeline import TextPipeline
+from heedful.pipelines.streamed_text import (
+    TextStream as TextStream,
+)
+from heedful.pipelines.text_pipeline import PrefixCache, PrefixReader, TextPipeline
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
     NEW_TOKENS,
@@ -370,6 +371,10 @@ class GenerationPipeline(TextPipeline[CausalLM]):
     prefixes: PrefixCache | None = None  # of a server, whose requests begin alike
     refusal = "This model continues no text"
     remedy = "Give a language model, such as one trained with --task causal_lm"
+
+    def keep_prefixes(self, most_bytes: int, observe: Callable[[int, int], None]) -> None:
+        """Keep the keys and values of the beginnings of prompts; arguments of `PrefixCache`."""
+        self.prefixes = PrefixCache(most_bytes, observe)
 
     def generate(
         self,

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.device import Precision, RunningPrecision, resolve_device
+from heedful.engines.inference.prefix_cache import PrefixCache as PrefixCache
+from heedful.engines.inference.prefix_cache import PrefixReader as PrefixReader
 from heedful.engines.inference.prepare import HeldModel, held
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model

@@ -329,9 +329,7 @@ class ServedModels:
             model.source = model.target = ""
             writer = GenerationPipeline.load(model.path, **options)
             if most := self.options.prefix_bytes:
-                from heedful.pipelines.prefix_cache import PrefixCache
-
-                writer.prefixes = PrefixCache(most, self._observe_prompt)
+                writer.keep_prefixes(most, self._observe_prompt)
             return writer
         if spec.reads == "pairs" and not model.is_translator:
             raise ConfigError(

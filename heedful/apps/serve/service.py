@@ -17,8 +17,7 @@ from heedful.apps.serve.server_settings import Limits
 from heedful.apps.serve.translated_text import TranslatedText, framed_lines
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
-from heedful.pipelines.streamed_text import TextStream
-from heedful.pipelines.text_generation import Generation, GenerationPipeline
+from heedful.pipelines.text_generation import Generation, GenerationPipeline, TextStream
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import GenerationSettings, SearchSettings

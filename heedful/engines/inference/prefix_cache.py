@@ -30,7 +30,7 @@ _FAR_QUERY = 1 << 20
 """A query position beyond the fixed prefix of any prefix language model."""
 
 
-class Block(NamedTuple):
+class PromptBlock(NamedTuple):
     """Keys and values of some tokens of a prompt.
 
     Args:
@@ -66,7 +66,7 @@ class PrefixCache:
         self.observe = observe
         self._bytes = 0
         # The key is the number of the block before, and the tokens: equal hashes cannot mix texts.
-        self._blocks: OrderedDict[tuple[int, tuple[int, ...]], Block] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, tuple[int, ...]], PromptBlock] = OrderedDict()
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._model: Callable[[], CausalLM | None] = lambda: None
@@ -87,11 +87,11 @@ class PrefixCache:
                 self._bytes, self._model = 0, ref(model.model)
         return PrefixReader(model.model, None, None, self)
 
-    def find(self, tokens: Sequence[int]) -> list[Block]:
+    def find(self, tokens: Sequence[int]) -> list[PromptBlock]:
         """Return the blocks of the longest known beginning of a prompt."""
         with self._lock:
             keys: list[tuple[int, tuple[int, ...]]] = []
-            found: list[Block] = []
+            found: list[PromptBlock] = []
             for piece in _pieces(tokens):
                 key = (found[-1].number if found else 0, piece)
                 if key not in self._blocks:
@@ -102,7 +102,7 @@ class PrefixCache:
         self.observe(len(tokens), len(found) * BLOCK_TOKENS)
         return found
 
-    def add(self, tokens: Sequence[int], make: Callable[[int], Block]) -> None:
+    def add(self, tokens: Sequence[int], make: Callable[[int], PromptBlock]) -> None:
         """Keep the blocks of a prompt that are not known yet.
 
         Args:
@@ -178,7 +178,7 @@ class PrefixReader(CachedLM):
         self._keep(prompts, state.decoder)
         return CausalLMState(state.decoder, lengths)
 
-    def _begun(self, empty: CausalLMState, found: Sequence[Sequence[Block]]) -> CausalLMState:
+    def _begun(self, empty: CausalLMState, found: Sequence[Sequence[PromptBlock]]) -> CausalLMState:
         """Return the state after the tokens of the blocks that were found for each prompt."""
         width = max(self.cached)
         if not width:
@@ -208,17 +208,19 @@ class PrefixReader(CachedLM):
         starts = (state.lineage.positions >= 0).int().argmax(1).tolist() if caches else []
         for row, (prompt, start) in enumerate(zip(prompts, starts, strict=False)):
 
-            def copied(index: int, row: int = row, start: int = start) -> Block:
+            def copied(index: int, row: int = row, start: int = start) -> PromptBlock:
                 first = start + index * BLOCK_TOKENS
                 part = slice(first, first + BLOCK_TOKENS)
                 # Copies: a view would keep the memory of the whole batch.
                 layers = [(k[row, :, part].clone(), v[row, :, part].clone()) for k, v in caches]
-                return Block(0, tuple(layers))
+                return PromptBlock(0, tuple(layers))
 
             self.prefixes.add(prompt, copied)
 
 
-def _side_by_side(found: Sequence[Sequence[Block]], layer: int, side: int, width: int) -> Tensor:
+def _side_by_side(
+    found: Sequence[Sequence[PromptBlock]], layer: int, side: int, width: int
+) -> Tensor:
     """Return the keys (side 0) or values (side 1) of a layer, [B, K, width, E], padded in front."""
     like = next(blocks[0] for blocks in found if blocks).layers[layer][side]
     together = like.new_zeros((len(found), like.shape[0], width, like.shape[2]))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.engines.inference.prefix_cache import BLOCK_TOKENS, PrefixCache
 from heedful.engines.inference.prepare import prepare
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
@@ -17,7 +18,6 @@ from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import AnyOf, Causal, Prefix
 from heedful.nn.mixer_spec import SSRUSpec
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, PositionSpec, RotarySpec
-from heedful.pipelines.prefix_cache import BLOCK_TOKENS, PrefixCache
 from heedful.pipelines.text_generation import Generation, generate, stream
 
 VOCABULARY = 6
