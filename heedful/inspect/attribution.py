@@ -67,7 +67,8 @@ def attribute(
     Raises:
         DataError: when an id is not in the vocabulary.
     """
-    size = len(subject.model.output_weight)
+    model: Any = subject.model
+    size = len(model.output_weight)
     for id in (token, against):
         if id is not None and not 0 <= id < size:
             raise DataError(
