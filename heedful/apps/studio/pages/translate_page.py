@@ -97,9 +97,9 @@ def _failed_checks(
 ) -> list[dict[str, Any]]:
     """Return the checks of `translate --check` that the best translation fails."""
     card = workspace.place(request.model).card()
-    codes = (*(card.languages if card else ()), None, None)
+    source, target, *_ = (*(card.languages if card else ()), None, None)
     try:
-        reports = Checker(pipeline, codes[:2]).reports([request.text], [translation])
+        reports = Checker(pipeline, (source, target)).reports([request.text], [translation])
     except ConfigError:  # a package that the checks need is not installed
         return []
     failed = [each for each in reports[0].checks if each.failed]
