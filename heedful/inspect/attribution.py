@@ -61,7 +61,7 @@ def attribute(
         reading: input, such as that of `next_token`.
         token: id of the predicted token.
         against: id of a token to compare with; None for the probability alone.
-        way: by silence, or by integrated gradients.
+        way: kind of attribution, silence or integrated gradients.
         steps: number of points of the integral.
 
     Raises:
