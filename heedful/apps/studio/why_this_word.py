@@ -1,4 +1,4 @@
-"""Why a model writes a word: attribution, contrast, the lens by layer, and translations anew."""
+"""Reasons for a word that a model writes: attribution, contrast, lens and translations anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Addresses = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], Field(ma
 Places = Annotated[tuple[Annotated[int, Field(ge=0, le=1000)], ...], Field(max_length=200)]
 
 
-class WordRequest(ModelRequest):
+class WrittenWordRequest(ModelRequest):
     """A line, its translation up to a word, the word, and a token to compare it with."""
 
     line: str
@@ -39,7 +39,7 @@ class WordRequest(ModelRequest):
     against: int | None = Field(None, ge=0, description="token to compare with; none if unset")
 
 
-class AttributionRequest(WordRequest):
+class AttributionRequest(WrittenWordRequest):
     """A word, and the way to attribute it to other words."""
 
     way: Way = "silence"
@@ -81,8 +81,8 @@ def why(request: AttributionRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-@call(WordRequest)
-def inside(request: WordRequest, workspace: Workspace) -> dict[str, Any]:
+@call(WrittenWordRequest)
+def inside(request: WrittenWordRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the lens by layer, and what sub-layers and heads add to a word."""
     subject, result, token = _predicted(request, workspace)
     shown = [token, *([] if request.against is None else [request.against])]
@@ -123,7 +123,7 @@ def again(request: AgainRequest, workspace: Workspace) -> dict[str, Any]:
     return {"text": record.texts[0], "score": record.hypotheses[0].score}
 
 
-def _predicted(request: WordRequest, workspace: Workspace) -> tuple[Subject, NextToken, int]:
+def _predicted(request: WrittenWordRequest, workspace: Workspace) -> tuple[Subject, NextToken, int]:
     """Return the model, its prediction after the words before, and the token of the word."""
     for text in (request.line, request.before, request.word):
         check_length(text, LONGEST, where="line")

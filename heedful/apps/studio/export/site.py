@@ -24,7 +24,10 @@ from heedful.apps.studio.pages import Page
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import UserError
 
-POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'"
+)
 SUMMARY = "See a Transformer at work: one sentence from its text to the next word, in ten chapters."
 PREVIEW = Path(__file__).with_name("preview.png")
 """Picture of the tour, for those who show a link with a picture."""

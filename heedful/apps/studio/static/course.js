@@ -22,7 +22,7 @@ export function startPage(studio) {
     h("h2", {}, "Models and runs"),
     placeList(studio),
     site ? h("p", { class: "note" }, `For models and runs of your own, and to train: pip install 'heedful[studio]', then heedful studio.`) : dropArea(),
-    h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings: copy it to show somebody else the same picture.`),
+    h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings. ${site ? "Copy it to show somebody else the same picture." : "It opens on this machine alone, for as long as this studio runs: heedful studio --export writes a course that can be sent."}`),
   ];
 }
 

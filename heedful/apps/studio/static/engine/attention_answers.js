@@ -10,7 +10,7 @@ const MOST_KEYS = 24; // in the neuron view: those with the largest weights
 
 /** Kind of attention and the index of a layer that a request means. */
 function chosenLayer(model, { part = "", layer = -1 }) {
-  const name = part || partsOf(model).at(-1);
+  const name = part || partsOf(model)[0];
   const layers = attentionLayers(model, name);
   return { name, layers, layer: layer < 0 ? layers.length - 1 : choose(layer, layers.length, "layer") };
 }

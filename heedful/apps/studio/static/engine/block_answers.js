@@ -17,7 +17,7 @@ const AXES = {
 /** The tensors of a block with their inputs, shapes and sizes. */
 export function flow(model, { stack: name = "", layer = -1, ...request }) {
   const { reading, capture } = passOf(model, request);
-  const stack = stackOf(model, reading, name);
+  const stack = stackOf(model, name);
   const number = layer === -1 ? stack.blocks.length - 1 : choose(layer, stack.blocks.length, "layer");
   const plan = new Plan(stack, number);
   const tokens = reading[stack.name].pieces;
@@ -151,7 +151,7 @@ function rowsOf({ shape, values }) {
 /** Each sub-layer's addition to the stream, and its share in the output. */
 export function stream(model, { stack: name = "", ...request }) {
   const { reading, capture } = passOf(model, request);
-  const stack = stackOf(model, reading, name);
+  const stack = stackOf(model, name);
   const tensor = (address) => capture.get(`${stack.name}.${address}`);
   const places = stack.places.map(({ number, sublayer }) => ({ place: `${number}.${sublayer.address}`, sublayer }));
   const added = places.map(({ place }) => rowsOf(tensor(`${place}.output`)));

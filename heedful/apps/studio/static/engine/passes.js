@@ -75,9 +75,9 @@ export function choose(index, count, name) {
   return index;
 }
 
-/** The stack of a request, by default the last one. */
-export function stackOf(model, reading, name) {
-  const chosen = name || (reading.decoder ? "decoder" : "encoder");
+/** The stack of a request, by default the first one: a text is read before it is written. */
+export function stackOf(model, name) {
+  const chosen = name || Object.keys(model.stacks)[0];
   if (!model.stacks[chosen]) {
     throw new Refusal({ what: `The model has no ${chosen}`, remedy: `Look at its ${Object.keys(model.stacks)[0]}` });
   }

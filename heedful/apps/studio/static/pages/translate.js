@@ -121,7 +121,7 @@ function translated(found, rank, state, propose) {
     if (side === "target") chosen.matrix[index]?.forEach((weight, i) => glow("source", i, weight));
     else chosen.matrix.forEach((row, i) => glow("target", i, row[index] ?? 0));
   };
-  const doubts = rank === 0 ? found.checks : []; // the checks looked at the best translation
+  const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
   const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
   const places = { source: 0, target: 0 };
   const words = (side) => chosen[side].map((part) => {
