@@ -188,7 +188,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     text = "the dog sat on a mat"
     reading = inspect.read(subject, text)
     cross = inspect.attention(subject, reading, "cross", layers=[1]).weights[0]
-    page = look.open(f"attention?model=t5&text={text.replace(' ', '+')}")
+    page = look.open(f"attention?model=t5&part=cross&text={text.replace(' ', '+')}")
     assert page.locator("#written").inner_text() == reading.target
     assert links(page) == pytest.approx(drawn(cross))
     assert page.locator("[data-side=row]").count() == cross.shape[1]

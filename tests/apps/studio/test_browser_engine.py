@@ -245,6 +245,7 @@ def check_answer(
         own = json.loads(json.dumps(call.answer(request, workspace)))
     except UserError as error:
         own, theirs["result"] = {"what": error.what}, {"what": theirs["what"]}
+    own.pop("checks", None)  # a translation in the page is not checked
     assert "result" in theirs, theirs
     assert_alike(theirs["result"], own, f"{address} of {name}")
     return own
