@@ -98,7 +98,7 @@ def test_a_run_from_a_preset_trains_and_resumes(
 
 def test_a_preset_of_another_task_is_refused_with_those_it_fits(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="gpt2 is for causal_lm, tokens; this task is translation"
+        ConfigError, match="gpt2 is for causal_lm, tokens, dpo, grpo; this task is translation"
     ):
         settings(tmp_path, preset="gpt2")
     with pytest.raises(ConfigError, match=r"tiny is for .*; this task is images"):

@@ -282,7 +282,11 @@ def _has_begun(path: Path) -> bool:
 
     A run makes its directory first, then its tokenizers, which can take a minute.
     """
-    return path.is_dir() and {each.name for each in path.iterdir()} <= {"tokenizer", ".lock"}
+    if not path.is_dir():
+        return False
+    names = {each.name for each in path.iterdir()}
+    # An empty folder may be anything.
+    return bool(names) and names <= {"tokenizer", ".lock"}
 
 
 def _has_fields(directory: Path) -> bool:

@@ -517,7 +517,7 @@ def test_columns_of_the_runs_are_whole(visit: Any) -> None:
 
 
 def test_layers_and_channels_are_counted_from_one(look: Any) -> None:
-    page = look.open(f"attention?model=t5&text={URL}")
+    page = look.open(f"attention?model=t5&part=cross&text={URL}")
     assert page.locator(".layer-name").first.inner_text() == "1"
     assert "layer 2" in page.locator("figure h3").first.inner_text()  # of two, the last
     page = look.open(f"steps?on=model&model=t5&stage=1&all=1&text={URL}")

@@ -171,7 +171,7 @@ def one_column(visit: Any, figure: Any) -> list[list[str]]:
 
 def test_positions(visit: Any, given: Any) -> None:
     page = visit.open("positions?width=4&length=16")
-    table = page.locator("figure", has_text="The table")
+    table = page.locator("figure", has=page.get_by_role("heading", name="The table"))
     row = visit.numbers_of(table, 5)
     expected = [math.sin(5), math.cos(5), math.sin(0.05), math.cos(0.05)]
     assert row == [visit.shown(value, 3) for value in expected]
@@ -219,10 +219,11 @@ def test_schedule(visit: Any) -> None:
     visit.idle()
     assert visit.fact("peak") == "0.002"
     assert visit.fact("peak-step") == "10"
-    legend = page.locator(".legend li").all_inner_texts()
+    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
+    legend = rates.locator(".legend li").all_inner_texts()
     assert legend[-1] == "run, as logged"
     # The run's own rates lie on the formula's curve.
-    lines = page.locator("figure svg[role=img] path.line")
+    lines = rates.locator("svg[role=img] path.line")
     ends = [lines.nth(i).evaluate("path => path.getPointAtLength(0).y") for i in (2, 4)]
     assert ends[0] == pytest.approx(ends[1], abs=1)
     settings = page.get_by_label("Settings of this schedule").input_value()

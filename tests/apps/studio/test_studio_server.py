@@ -58,6 +58,10 @@ NEEDS_MORE = {
     "steps/attend",
     "translate/text",
     "translate/alternatives",
+    "translate/why",
+    "translate/inside",
+    "translate/again",
+    "block/contexts",  # a word and sentences with it
     "schedule/settings",
     "builder/preset",
     "without/train",  # it answers, and trains for a minute

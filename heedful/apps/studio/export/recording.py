@@ -158,7 +158,9 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         if value == 0 or not math.isfinite(value):
             return value
-        short = round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+        short = float(f"{value:.{DIGITS - 1}e}")
+        if not math.isfinite(short):
+            short = math.copysign(1.797e308, value)  # the largest float of four digits
         return int(short) if short.is_integer() else short
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}

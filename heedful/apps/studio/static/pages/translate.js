@@ -4,7 +4,6 @@ import { figure, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
-import { whyWord } from "../why_word.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator"];
@@ -59,6 +58,7 @@ export function mount({ root, side, state, studio }) {
         h("span", { class: "note" }, `${number(100 * each.probability, 3)} %`), h("span", { dir: "auto" }, each.text)))));
       choices.scrollIntoView({ block: "nearest" });
       const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
+      const { whyWord } = await import("../why_word.js"); // with the library of charts
       why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, limits));
     } catch (error) {
       choices.replaceChildren(problem(error));
