@@ -332,6 +332,9 @@ def test_steps_on_a_model_are_chosen(look, readers, axe) -> None:
     assert page.locator("[data-stage]").count() == 7
     page.get_by_label("Follow", exact=True).select_option("model")
     page.wait_for_selector("[data-stage='6'] code")
+    assert "encoder.0.self.context" in page.locator("[data-stage='6']").inner_text()
+    page.get_by_label("Attention of").select_option("cross")
+    page.wait_for_selector("[data-stage='6'] code:text('cross.context')")
     assert "decoder.1.cross.context" in page.locator("[data-stage='6']").inner_text()
     page.get_by_label("Attention of").select_option("encoder")
     page.wait_for_selector(

@@ -174,6 +174,17 @@ def test_a_run_that_ended_says_so_in_firefox(
     assert firefox.value(place) == " – trained: step 20, loss 0.25"
 
 
+@pytest.mark.parametrize("query", ["model=english", "model=english&layer=1"])
+def test_attention_opens_on_a_model_without_the_noted_head_in_firefox(
+    firefox: Firefox, home: str, query: str
+) -> None:
+    if not {"en-de", "english"} <= models_at_hand().keys():
+        pytest.skip("en-de and english are not at hand")
+    firefox.open(f"{home}attention?{query}")
+    assert firefox.value(PROBLEMS) == ""
+    assert "Decoder, layer" in firefox.value("document.querySelector('figure h3').textContent")
+
+
 def test_answers_are_kept_in_firefox(firefox: Firefox, home: str) -> None:
     firefox.open(home + "scale")
     firefox.value("document.querySelectorAll('.question input')[1].click()")

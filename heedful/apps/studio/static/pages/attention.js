@@ -45,6 +45,7 @@ export function mount({ root, below, side, state, studio }) {
     root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
+  openAtOwnHead(state, studio);
   const kindOf = () => models.find((place) => place.name === state.values.model)?.kind ?? "";
   const second = secondText(state, kindOf);
   const part = choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS).map(([name, [title]]) => [name, title])] });
@@ -167,6 +168,15 @@ function begun(changed, noted) {
   if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "", ...noted };
   if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
+}
+
+/** The defaults are those of the first model: another one, of the address or of the page before, has its own. */
+function openAtOwnHead(state, studio) {
+  const { model } = state.values;
+  if (model === subjectDefaults(studio, kinds).model) return;
+  const query = new URLSearchParams(location.search);
+  const own = { part: "", layer: -1, heads: [ALL], ...notedHead(studio, model) };
+  state.set(Object.fromEntries(Object.entries(own).filter(([name]) => !query.has(name))));
 }
 
 /** A button for each head of the layer, in its colour and with its name where it has one. */
