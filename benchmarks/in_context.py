@@ -68,8 +68,9 @@ def main() -> None:
     files = write_documents(runs)
     questions = list(ask(random.Random(3)))
     rows: list[dict[str, Any]] = []
-    for width in arguments.widths:
-        for seed in arguments.seeds:
+    # Seeds in the outer loop: a benchmark that is stopped has every width with the first of them.
+    for seed in arguments.seeds:
+        for width in arguments.widths:
             name = f"{width}-{seed}"
             run, log = runs / name, out / f"{name}.log"
             settings = {"seed": seed, **shape(width)}
@@ -80,7 +81,9 @@ def main() -> None:
             row = {"width": width, "seed": seed, "processor_minutes": round(minutes, 1)}
             rows.append({**row, "right": answered(run, questions)})
             print(json.dumps(rows[-1]), flush=True)
-    write_result(out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows)
+            write_result(
+                out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows
+            )
 
 
 def shape(width: int) -> dict[str, Any]:
