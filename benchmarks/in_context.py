@@ -23,7 +23,7 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from datetime import UTC
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +67,30 @@ def main() -> None:
     runs.mkdir(parents=True, exist_ok=True)
     files = write_documents(runs)
     questions = list(ask(random.Random(3)))
-    rows: list[dict[str, Any]] = []
     # Seeds in the outer loop: a benchmark that is stopped has every width with the first of them.
-    for seed in arguments.seeds:
-        for width in arguments.widths:
-            name = f"{width}-{seed}"
-            run, log = runs / name, out / f"{name}.log"
-            settings = {"seed": seed, **shape(width)}
+    for seed, width in product(arguments.seeds, arguments.widths):
+        name = f"{width}-{seed}"
+        kept, log = out / f"{name}.json", out / f"{name}.log"
+        if not kept.exists():
             before = processor_seconds()
-            train(run, SETTINGS, files, settings, arguments.extra, log)
-            minutes = (processor_seconds() - before) / 60
-            hide_paths(log, {runs: "RUNS"})
-            row = {"width": width, "seed": seed, "processor_minutes": round(minutes, 1)}
-            rows.append({**row, "right": answered(run, questions)})
-            print(json.dumps(rows[-1]), flush=True)
-            write_result(
-                out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows
+            train(
+                runs / name, SETTINGS, files, {"seed": seed, **shape(width)}, arguments.extra, log
             )
+            minutes = round((processor_seconds() - before) / 60, 1)
+            hide_paths(log, {runs: "RUNS"})
+            row = {"width": width, "seed": seed, "processor_minutes": minutes}
+            row["right"] = answered(runs / name, questions)
+            kept.write_text(json.dumps(row) + "\n", encoding="utf-8")
+            print(kept.read_text(encoding="utf-8"), end="", flush=True)
+        # Of every run that is kept, as widths and seeds may be asked for one by one.
+        found = [read_json(file) for file in out.glob("*-*.json")]
+        rows = sorted(found, key=lambda row: (row["width"], row["seed"]))
+        write_result(out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object of a file."""
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def shape(width: int) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Text to text: five tasks by one model with prefixes (T5, Raffel 2020), and by one model each.
 
-    python benchmarks/text_to_text.py --data DIR [--runs trees mixture …] [--updates 200]
+    python benchmarks/text_to_text.py --data DIR [--runs trees mixture …] [--updates 120]
 
 DIR holds scitldr, wnut17, xquad and gum (or set HEEDFUL_DATA); code comes from Python's own
 library. A run is a task, `mixture` of all five with as many updates as five tasks have together,
-`trees-long` with six times as many of trees alone, or an encoder that begins with english-masked:
+`trees-long` with ten times as many of trees alone, or an encoder that begins with english-masked:
 `tagger` of named entities and `reader` of questions. Settings stand in benchmarks/text_to_text/.
 Every test set is read once; intervals are 95 % of 1,000 resamples of its examples.
 """
@@ -47,7 +47,7 @@ def main() -> None:
     parser = new_parser(__doc__)
     choices = [*TASKS, "mixture", "trees-long", *ENCODERS]
     parser.add_argument("--runs", nargs="+", default=choices, choices=choices)
-    parser.add_argument("--updates", type=int, default=200, help="updates of a task alone")
+    parser.add_argument("--updates", type=int, default=120, help="updates of a task alone")
     arguments = parse(parser)
     started = datetime.now(UTC)
     out = arguments.results / NAME
@@ -106,7 +106,7 @@ def words(arguments: Namespace, name: str, folder: Path) -> list[str]:
             file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
             files.append({"file": str(file), "task_prefix": TASKS[task].prefix})
     settings["data"] |= corpora
-    more = {"mixture": len(TASKS), "trees-long": 6}
+    more = {"mixture": len(TASKS), "trees-long": 10}
     settings["max_steps"] = arguments.updates * more.get(name, 1)
     config = folder / f"{name}.toml"
     config.write_text(tomli_w.dumps(settings), encoding="utf-8")
