@@ -270,7 +270,8 @@ def _canonical(spec: CommonSpec) -> dict[str, Any]:
     for name, stack in spec.stacks().items():
         # Layers are compared one by one, since equal layers may be written as one pattern or as
         # several.
-        plain[name]["pattern"] = [block.plain() for block in stack.blocks]
+        own = plain[name].get("encoder", plain[name])  # in a tower of a model of two
+        own["pattern"] = [block.plain() for block in stack.blocks]
     if not spec.generates:
         return plain
     if spec.reads == "texts":

@@ -26,6 +26,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
 }
@@ -35,6 +36,7 @@ ACTIVATION_NAMES: Mapping[Activation, str] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_tanh": "gelu_new",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
 """Names that exports write for activations without a gate."""
