@@ -646,6 +646,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     },
     "PixelSpec": {
         "resample": at("pixels.resample", "bilinear", "vision"),
+        "shorter_side": (
+            base("vision"),
+            {"pixels.resample": "bicubic", "pixels.shorter_side": 9},
+        ),
         "rescale": at("pixels.rescale", 1.0, "vision"),
         "mean": at("pixels.mean", [0.4] * 3, "vision"),
         "std": at("pixels.std", [0.4] * 3, "vision"),

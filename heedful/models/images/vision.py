@@ -137,9 +137,13 @@ class VisionModel(ImageModel):
             ConfigError: when the size is no multiple of the patch size.
         """
         # Parsed anew, which checks the size; `model_copy` would not.
-        spec = VisionSpec.parse(
-            {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
-        )
+        plain = {**self.spec.plain(), "image_size": image_size}
+        shorter = self.spec.pixels and self.spec.pixels.shorter_side
+        if shorter:
+            # The same share of a picture is cut out of it.
+            side = shorter * image_size // self.spec.image_size
+            plain["pixels"] = {**plain["pixels"], "shorter_side": side}
+        spec = VisionSpec.parse(plain, where=f"image size {image_size}")
         weights = self.state_dict()
         before = self.spec.num_tokens  # rows that belong to no patch
         table = weights["positions.weight"]
