@@ -200,6 +200,9 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
     # A damaged number must not make billions of tokens.
     if extra > settings.config.integer("vocab_size", _T5_SENTINELS):
         raise settings.fields.wrong("extra_ids", "there are more than the model's vocabulary has")
+    if model_type == "siglip":
+        # Its class pads by the end token, whatever the file calls padding.
+        settings.names.setdefault("pad", _USUAL_NAMES["eos"][0])
     library, model = from_sentencepiece(
         file,
         extra=extra,
@@ -227,7 +230,7 @@ def _siglip_steps(fields: Fields) -> list[normalizers.Normalizer]:
         *(lowercase_steps() if fields.flag("do_lower_case", True) else ()),
         normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
         normalizers.Replace(Regex(r"\s+"), " "),
-        normalizers.Strip(left=False, right=True),
+        normalizers.Replace(Regex(f"[ {MARK}]+$"), ""),
     ]
 
 

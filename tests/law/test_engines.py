@@ -612,7 +612,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "image_projection": at("image_projection", False, "two_towers"),
         "text_projection_bias": at("text_projection_bias", True, "two_towers"),
         "score_bias": at("score_bias", True, "two_towers"),
-        "largest_scale": at("largest_scale", 3.0, "two_towers"),
+        "bounded_scale": at("bounded_scale", False, "two_towers"),
         "padded_length": at("padded_length", 12, "two_towers"),
     },
     "DenoiserSpec": {

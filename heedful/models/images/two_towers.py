@@ -16,6 +16,8 @@ from heedful.nn.capture import Capture
 
 FIRST_BIAS = -10.0
 """Number added to each score at the start, where there is one (Zhai 2023, 3.2)."""
+LARGEST_SCALE = 100.0
+"""Largest factor of the cosines, for stable training (Radford 2021, 2.5)."""
 FIRST_SCALE = 1 / 0.07
 """Factor of the cosines at the start, the inverse of the temperature (Radford 2021, 2.5)."""
 
@@ -91,9 +93,9 @@ class TwoTowers(nn.Module):
 
     def scores(self, of_images: Tensor, of_texts: Tensor) -> Tensor:
         """Return the cosines [B, T] of vectors [B, D] and [T, D], scaled, with the bias if any."""
-        log_scale, largest = self.log_scale, self.spec.largest_scale
-        if largest is not None:
-            log_scale = log_scale.clamp(max=math.log(largest))
+        log_scale = self.log_scale
+        if self.spec.bounded_scale:
+            log_scale = log_scale.clamp(max=math.log(LARGEST_SCALE))
         scores = log_scale.exp() * of_images @ of_texts.T
         return scores if self.score_bias is None else scores + self.score_bias
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,8 +31,8 @@ class TwoTowersSpec(CommonSpec):
     score_bias: bool = Field(
         False, description="learned number added to each score (SigLIP, Zhai 2023)"
     )
-    largest_scale: Annotated[float, Field(gt=0)] | None = Field(
-        100.0, description="largest factor of the cosines (Radford 2021, 2.5); none if unset"
+    bounded_scale: bool = Field(
+        True, description="at most 100 for the factor of the cosines (Radford 2021, 2.5)"
     )
     padded_length: PositiveInt | None = Field(
         None,

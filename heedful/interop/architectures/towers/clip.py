@@ -187,7 +187,7 @@ def _read(fields: Fields, names: Names) -> TwoTowersSpec:
         "texts": texts,
         "text_pooling": "last",
         # Theirs bounds it in training alone.
-        "largest_scale": None,
+        "bounded_scale": False,
     }
     return TwoTowersSpec.parse(plain, where=fields.where)
 

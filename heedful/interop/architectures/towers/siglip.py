@@ -53,7 +53,7 @@ def _read(fields: Fields, names: Names) -> TwoTowersSpec:
         "image_projection": False,
         "text_projection_bias": True,
         "score_bias": True,
-        "largest_scale": None,
+        "bounded_scale": False,
         "padded_length": texts["max_length"],
     }
     return TwoTowersSpec.parse(plain, where=fields.where)
