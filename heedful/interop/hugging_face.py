@@ -230,7 +230,7 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
     """Return spec and tokenizers of a directory of theirs with tensors of these names."""
     where = str(directory / CONFIG_FILE)
     config = read_config_file(directory)
-    architecture = find_architecture(config["model_type"], where=where)
+    architecture = find_architecture(config["model_type"], where=where, config=config)
     spec: Any = architecture.read_config(config, where=where, names=names)
     tokenizers = None
     if spec.reads in _SEEING:
