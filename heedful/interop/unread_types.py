@@ -65,15 +65,15 @@ def unread_type(
     found = [(name, [*keys]) for name, keys in unread(config)]
     if not found:
         return f"{told}: no architecture here has settings like {_names(config)}"
-    name, keys = min(found, key=lambda each: len(each[1]))
-    if len(keys) > _NEAR:
-        return f"{told}: no architecture here has its {_shown(config, keys[:_MOST_SHOWN])}"
-    if not keys:
+    name, other = min(found, key=lambda each: len(each[1]))
+    if len(other) > _NEAR:
+        return f"{told}: no architecture here has its {_shown(config, other[:_MOST_SHOWN])}"
+    if not other:
         return (
             f"{told}: its settings are those of {name!r}, and what it computes otherwise stands in "
             "its code alone"
         )
-    return f"{told}: its settings are those of {name!r} but for {_shown(config, keys)}"
+    return f"{told}: its settings are those of {name!r} but for {_shown(config, other)}"
 
 
 def _shown(config: Mapping[str, Any], keys: Sequence[str]) -> str:

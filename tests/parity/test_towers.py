@@ -12,6 +12,7 @@ from PIL import Image
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 import heedful
+from heedful.errors import ModelError
 from heedful.interop.hf_tokenizers import read_tokenizers
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.interop.sentencepiece_files import CONTROL, UNKNOWN, Piece, write_sentencepiece
@@ -147,6 +148,50 @@ def test_vectors_and_labels_are_those_of_theirs(make, pictures, tmp_path):
         expected_scores(again, *theirs[1:], pictures)[0], scores, rtol=0, atol=1e-5
     )
     assert again.config.text_config.eos_token_id == theirs[0].config.text_config.eos_token_id
+
+
+@torch.no_grad()
+def test_settings_of_texts_and_pictures_may_be_one_file(pictures, tmp_path):
+    """As version 5 of transformers writes them."""
+    from transformers import CLIPProcessor
+
+    _, tokenizer, processor = saved(clip, tmp_path / "theirs")
+    before = heedful.load(tmp_path / "theirs").embed_images(pictures)
+    (tmp_path / "theirs" / "preprocessor_config.json").unlink()
+    CLIPProcessor(processor, tokenizer).save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "preprocessor_config.json").exists()
+    assert np.array_equal(heedful.load(tmp_path / "theirs").embed_images(pictures), before)
+
+
+WRONG = {
+    "do_pad = true": {"do_pad": True},
+    "size = ": {"size": {"shortest_edge": 11}},
+    "crop_size = ": {"crop_size": {"height": 11, "width": 12}},
+    "image_processor_type = ": {"image_processor_type": "OtherImageProcessor"},
+    "do_solarize = ": {"do_solarize": 1},
+}
+
+
+@pytest.mark.parametrize(("name", "changed"), WRONG.items())
+def test_other_preprocessing_is_named(name, changed, tmp_path):
+    saved(clip, tmp_path / "theirs")
+    file = tmp_path / "theirs" / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(ModelError, match=name):
+        import_model(tmp_path / "theirs")
+
+
+def test_a_wrong_field_of_a_tower_is_named_with_its_table(tmp_path):
+    saved(siglip, tmp_path / "theirs")
+    file = tmp_path / "theirs" / "config.json"
+    config = json.loads(file.read_text())
+    for table, changed in {
+        "vision_config": {"vision_use_head": False},
+        "text_config": {"projection_size": 17},
+    }.items():
+        file.write_text(json.dumps(config | {table: config[table] | changed}))
+        with pytest.raises(ModelError, match=f"{table}: .*{next(iter(changed))} = "):
+            import_model(tmp_path / "theirs")
 
 
 def test_clip_reads_texts_as_theirs(tmp_path):
