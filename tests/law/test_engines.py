@@ -31,6 +31,7 @@ from heedful.kernels.library import kernels
 from heedful.models.build import build_model
 from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.images.autoencoder_spec import AutoencoderSpec
+from heedful.models.images.two_towers_spec import TwoTowersSpec
 from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
 from heedful.nn.attention.masks import KINDS, Mask
@@ -85,8 +86,12 @@ def base(kind: str, **own: Any) -> Plain:
     if kind == "autoencoder":
         sizes = {"image_size": 8, "patch_size": 4, "channels": 3, "codes": 6, "pixels": pixels}
         return {"kind": kind, "width": 32, "encoder": encoder, "decoder": encoder, **sizes}
-    sizes = {"image_size": 8, "patch_size": 4, "labels": ["a", "b"], "pixels": pixels}
-    return {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
+    sizes = {"image_size": 8, "patch_size": 4, "pixels": pixels}
+    images = {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
+    if kind == "two_towers":
+        texts = {"kind": "encoder", "width": 32, "vocabulary": 20, "encoder": encoder}
+        return {"kind": kind, "width": 32, "images": images, "texts": texts}
+    return images | {"labels": ["a", "b"]}
 
 
 ROTARY: Plain = {"scaling": "yarn", "factor": 4.0, "original_length": 4}
@@ -95,6 +100,12 @@ OFFSET: Plain = {"kind": "rms", "unit_offset": True}
 EXPERTS: Plain = {"num_experts": 4}
 RANDOM: Plain = {"kind": "random", "size": 2, "count": 1, "length": 8, "seed": 3}
 LINFORMER: Plain = {"kind": "linformer", "rank": 3, "length": 12}
+POOLING = {
+    "num_layers": 1,
+    "pattern": [
+        {"sublayers": [{"name": "cross_attention", "part": CROSS, "residual": False}]},
+    ],
+}
 GRID: Plain = {"kind": "window_2d", "columns": 3, "height": 1, "width": 1}
 BOTH = ("encoder", "decoder")
 OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
@@ -581,13 +592,28 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "patch_size": at("patch_size", 2, "vision"),
         "channels": (base("vision"), {"channels": 1, "pixels": None}),
         "encoder": at("encoder.num_layers", 1, "vision"),
+        "patch_bias": at("patch_bias", False, "vision"),
+        "input_norm": at("input_norm", {"kind": "layer"}, "vision"),
         "pooling": at("pooling", "mean", "vision"),
+        "pooling_head": (base("vision"), {"pooling": "attention", "pooling_head": POOLING}),
         "distillation": at("distillation", "classifier", "vision"),
         "pooler": at("pooler", True, "vision"),
         "labels": at("labels", ["a", "b", "c"], "vision"),
         "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),
         "dropout": at("dropout", 0.5, "vision"),
         "pixels": at("pixels", None, "vision"),
+    },
+    "TwoTowersSpec": {
+        "kind": case("two_towers"),
+        "width": at("width", 24, "two_towers"),
+        "images": at("images.pooling", "mean", "two_towers"),
+        "texts": at("texts.embedding.scale", False, "two_towers"),
+        "text_pooling": at("text_pooling", "last", "two_towers"),
+        "image_projection": at("image_projection", False, "two_towers"),
+        "text_projection_bias": at("text_projection_bias", True, "two_towers"),
+        "score_bias": at("score_bias", True, "two_towers"),
+        "bounded_scale": at("bounded_scale", False, "two_towers"),
+        "padded_length": at("padded_length", 12, "two_towers"),
     },
     "DenoiserSpec": {
         "kind": case("denoiser"),
@@ -620,6 +646,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     },
     "PixelSpec": {
         "resample": at("pixels.resample", "bilinear", "vision"),
+        "shorter_side": (
+            base("vision"),
+            {"pixels.resample": "bicubic", "pixels.shorter_side": 9},
+        ),
         "rescale": at("pixels.rescale", 1.0, "vision"),
         "mean": at("pixels.mean", [0.4] * 3, "vision"),
         "std": at("pixels.std", [0.4] * 3, "vision"),
@@ -639,8 +669,9 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
             for inner in configs_in(annotation):
                 visit(inner)
 
-    kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
-    for kind in kinds:
+    of_texts = (TranslatorSpec, CausalLMSpec, EncoderSpec)
+    of_images = (VisionSpec, TwoTowersSpec, DenoiserSpec, AutoencoderSpec)
+    for kind in (*of_texts, *of_images):
         visit(kind)
     for family in ("mixer", "position bias"):
         for address in ON_USE[family].values():
@@ -698,6 +729,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
         return [states, *([model.class_logits(states)] if model.classifier else [])]
     if model.spec.reads == "captions":
         return [model(images, torch.tensor([0.3, 0.8]), ids[:2], places[:2])]
+    if model.spec.reads == "images_and_texts":
+        return [model(images, ids, places)]
     if not model.spec.generates:
         states = model(ids, places)
         found = [states[real]]
@@ -748,9 +781,10 @@ def test_an_engine_honours_the_field_or_names_it(name: str, field: str) -> None:
     for parameter in model.parameters():
         parameter.add_(0.05 * torch.randn_like(parameter))
     engine = prepare(model, Precision("fp32", "cpu"))
+    pictures = getattr(spec, "images", spec)
     images = None
-    if spec.reads in ("images", "captions"):
-        images = torch.randn(2, spec.channels, spec.image_size, spec.image_size)
+    if pictures.reads in ("images", "captions"):
+        images = torch.randn(2, pictures.channels, pictures.image_size, pictures.image_size)
     for one, two in zip(outputs(engine, images), outputs(model, images), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
     for refusals in (cpu_refusals(spec), sentence_refusals(spec)):
@@ -767,11 +801,13 @@ def learned(model: Any) -> list[torch.Tensor]:
     ids = torch.randint(4, 20, places.shape, generator=generator)
     model.zero_grad()
     torch.manual_seed(5)
-    if model.spec.reads in ("images", "captions"):
-        size = model.spec.image_size
-        images = torch.rand(2, model.spec.channels, size, size, generator=generator)
+    pictures = getattr(model.spec, "images", model.spec)
+    if pictures.reads in ("images", "captions"):
+        size = pictures.image_size
+        images = torch.rand(2, pictures.channels, size, size, generator=generator)
         captions = (torch.tensor([0.3, 0.8]), ids[:2], places[:2])
-        states = model(images, *(captions if model.spec.reads == "captions" else ()))
+        more = {"captions": captions, "images_and_texts": (ids, places)}
+        states = model(images, *more.get(model.spec.reads, ()))
         if model.spec.kind == "autoencoder":
             states = states.images
     else:

@@ -49,6 +49,15 @@ FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_si
 OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
 VIT = {name: size for name, size in SIZES.items() if name != "vocab_size"}
 VIT |= {"image_size": 8, "patch_size": 4}
+CLIP = {
+    "text_config": {**ENCODER, "num_hidden_layers": 2, "eos_token_id": 39},
+    "vision_config": VIT,
+    "projection_dim": 12,
+}
+SIGLIP = {
+    "text_config": {**ENCODER, "hidden_size": 20, "projection_size": 16},
+    "vision_config": VIT,
+}
 PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 DEBERTA = {
     **ENCODER,
@@ -242,6 +251,22 @@ CASES = {
     "deit": ("DeiTForImageClassification", {**VIT, "qkv_bias": False}),
     "deit, a teacher": ("DeiTForImageClassificationWithTeacher", VIT),
     "deit, states": ("DeiTModel", VIT),
+    "clip": ("CLIPModel", CLIP),
+    "clip, the end token with the highest id": (
+        "CLIPModel",
+        {
+            "text_config": CLIP["text_config"] | {"eos_token_id": 2, "hidden_act": "gelu"},
+            "vision_config": {**VIT, "num_channels": 3, "hidden_size": 24, "layer_norm_eps": 1e-3},
+        },
+    ),
+    "siglip": ("SiglipModel", SIGLIP),
+    "siglip, other activations": (
+        "SiglipModel",
+        {
+            "text_config": {**ENCODER, "hidden_size": 16, "hidden_act": "gelu"},
+            "vision_config": {**VIT, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+        },
+    ),
     "ijepa": (
         "IJepaForImageClassification",
         VIT,

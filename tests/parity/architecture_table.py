@@ -19,6 +19,7 @@ BECOMES = {
     "causal_lm": "CausalLM",
     "translator": "Translator",
     "vision": "VisionModel",
+    "two_towers": "TwoTowers",
 }
 WORDS = {
     "albert": "ALBERT, whose one layer becomes copies",
@@ -26,6 +27,7 @@ WORDS = {
     "bert": "BERT, with its heads",
     "bloom": "BLOOM, with penalties of distance",
     "camembert": "CamemBERT",
+    "clip": "CLIP",
     "deberta-v2": "DeBERTa 2 and 3 without convolution, whose layers get copies",
     "deepseek_v2": "DeepSeek 2, with latent attention",
     "deepseek_v3": "DeepSeek 3, with latent attention",
@@ -63,6 +65,7 @@ WORDS = {
     "qwen3_moe": "Qwen 3, with experts",
     "roberta": "RoBERTa, with its heads",
     "rwkv": "RWKV 4, which has no attention",
+    "siglip": "SigLIP",
     "smollm3": "SmolLM 3, with layers that do not rotate",
     "stablelm": "StableLM",
     "starcoder2": "StarCoder 2",
