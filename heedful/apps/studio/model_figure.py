@@ -35,6 +35,15 @@ def figure(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
             where=request.model,
             remedy=f"Choose one of these kinds: {', '.join(KINDS)}",
         )
+    return figure_of(spec)
+
+
+def figure_of(spec: ModelSpec) -> dict[str, Any]:
+    """Return the boxes of a model, whose parameters add up to the model's.
+
+    Args:
+        spec: a model of one of `KINDS`.
+    """
     names = list(spec.stacks())
     return {
         "kind": spec.kind,
@@ -160,7 +169,7 @@ def _part(own: SubLayerSpec, key: str, parameters: int, width: int) -> Box:
         }
         note = f"{heads} {'head' if heads == 1 else 'heads'} of {head}"
         kind = "cross" if part.reads_memory else "attention"
-        return _box(key, kind, title, note, parameters, facts=facts)
+        return _box(key, kind, title, note, parameters, facts=facts, heads=heads)
     if part.kind == "feedforward":
         experts = part.experts
         facts = {

@@ -52,7 +52,7 @@ async function numbers({ stack, box, layer, model, text, kind, walk, studio }, s
   if (box.kind === "norm") return tensors(found.parts, (part) => own(part) && part.role === "norm");
   if (box.kind === "sum") return tensors(found.parts, (part) => [`${box.sublayer}.output`, `${box.sublayer}.sum`, ...(box.note ? [`${box.sublayer}.norm`] : [])].includes(part.key));
   const inside = tensors(found.parts, (part) => own(part) && !part.on_stream && part.role !== "norm", false);
-  if (box.kind === "attention" || box.kind === "cross") return [await heads({ stack, box, layer, asked, studio }, signal), ...inside];
+  if (box.heads) return [await heads({ stack, box, layer, asked, studio }, signal), ...inside];
   if (box.kind === "network" && toured) {
     const opened = walk.layer === layer ? walk : await call("tour", "walk", { model, text, chosen: [], layer, head: 0 }, signal);
     return [opened.inner && neurons(opened), ...inside];
@@ -88,11 +88,13 @@ async function heads({ stack, box, layer, asked, studio }, signal) {
   const part = box.kind === "cross" ? "cross" : stack.name;
   const { shape: [, ...shape], shades } = await call("attention", "overview", { ...asked, part }, signal);
   const each = shape.reduce((a, b) => a * b);
-  const own = btoa(atob(shades).slice(layer * each, (layer + 1) * each));
+  // Layers of attention are counted without the blocks that have none.
+  const index = stack.blocks.slice(0, layer).filter((block) => block.some(({ key, heads: has }) => key === box.key && has)).length;
+  const own = btoa(atob(shades).slice(index * each, (index + 1) * each));
   const host = h("div", {});
   const has = studio.pages.some((page) => page.name === "attention");
   headGrid(host, { shape: [1, ...shape], shades: own, first: layer }, (_, head) => {
-    if (has) location.assign(addressOf("attention", query(asked, { part, layer, heads: head })));
+    if (has) location.assign(addressOf("attention", query(asked, { part, layer: index, heads: head })));
   }, () => undefined);
   return h("figure", { class: "model-heads" }, h("figcaption", {}, `Heads of block ${layer + 1}: rows look, columns are looked at. Click one for its lines.`), host);
 }

@@ -35,7 +35,11 @@ export function modelFigure(host, found, view) {
     "aria-label": "The whole model, from its input below to its output above. Arrow keys go from box to box, Enter opens one, Escape closes it" }, wires, stacks);
   figure.addEventListener("keydown", (event) => move(event, figure, view));
   host.replaceChildren(figure);
-  if (focused) figure.querySelector(`[data-box="${focused}"]`)?.focus({ preventScroll: true });
+  const again = focused && figure.querySelector(`[data-box="${focused}"]`);
+  if (again) {
+    again.focus({ preventScroll: true });
+    again.scrollIntoView({ block: "nearest" }); // what opens below a box may move it
+  }
   const panel = figure.querySelector(".model-inside");
   if (panel && before !== view.open && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
     panel.animate([{ opacity: 0, transform: "scaleY(0.3)" }, { opacity: 1, transform: "none" }], { duration: OPENS, easing: "ease-out" });

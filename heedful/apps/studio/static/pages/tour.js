@@ -1,4 +1,4 @@
-import { call, live } from "../api.js";
+import { call, live, StudioError } from "../api.js";
 import { button, choice, panel } from "../controls.js";
 import { h, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
@@ -85,7 +85,12 @@ export function mount({ root, side, state, studio }) {
     const { model, text, layer: l, head: a } = state.values;
     if (text.trim() === "" || !readsText()) return null;
     const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
-    return call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
+    try {
+      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
+    } catch (error) {
+      if (stop() || !(error instanceof StudioError) || error.away) throw error;
+      return null; // the whole model is drawn without a sentence, too; the next stop says what is wrong
+    }
   }, (answer) => {
     found = answer && { ...answer, hides: answer.predicts === "hidden" };
     if (found) {
@@ -205,7 +210,7 @@ export function mount({ root, side, state, studio }) {
     arrange();
     if (changed.includes("model")) askFigure();
     const again = ["model", "text", "layer", "head", ...(guesses() ? [] : ["chosen"])];
-    if (changed.some((each) => again.includes(each))) ask();
+    if (changed.some((each) => again.includes(each)) || (changed.includes("stop") && !found)) ask();
     else show();
   });
   arrange();
