@@ -3,9 +3,10 @@
     python tools/record_requests.py [--pages tour attention …]
 
 Every page is opened in Firefox: as it opens, with each model and each example, at the addresses of
-the course, with every option of every control, and with every box of a figure. What it asks the studio for goes into
-`heedful/apps/studio/export/requests.json`. Calls that the models answer in the page itself are
-listed for the first two and the course alone. Run it after a change of a page's controls or calls.
+the course, with every option of every control, and with every box of a figure. What it asks the
+studio for goes into `heedful/apps/studio/export/requests.json`. Calls that the models answer in the
+page itself are listed for the first two and the course alone. Run it after a change of a page's
+controls or calls.
 """
 
 from __future__ import annotations
