@@ -57,8 +57,8 @@ PAGES: tuple[Page, ...] = (
         "tour",
         "The tour",
         "One sentence from its text to the next word.",
-        "Follow one sentence through a model, stop by stop. Every colour is a number that the "
-        "model computed for your sentence.",
+        "The first stop is the whole model in one picture: a box opens where it stands. Then "
+        "follow a sentence stop by stop; every colour is a number that the model computed for it.",
     ),
     Page(
         "paths",
