@@ -4,6 +4,7 @@
 
 import { number, s } from "../dom.js";
 import { spokenPiece } from "./links.js";
+import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
 const LEFT = 118; // room for the names of parts
@@ -80,6 +81,7 @@ export function drawWay(host, found, view) {
   let y = 2;
   // The first stop shows the whole way before it is gone: all parts, folded and pale.
   const names = [...new Set((view.stop ? STOPS.slice(0, view.stop + 1) : STOPS).map((each) => each.part))];
+  host.numbers = () => wayNumbers(found, names, { stop: STOPS[view.stop].name, open: STOPS[view.stop].part, query: view.query });
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});

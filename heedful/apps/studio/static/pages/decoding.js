@@ -219,7 +219,7 @@ function showBeam(host, found, dropped, longest) {
     h("p", { class: "note" }, why(found, longest)),
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
     picture.element);
-  treeChart(picture.host, { columns, path, first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
+  treeChart(picture.host, { columns, path, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
   picture.element.append(folded("Numbers", () => table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
     found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
 }

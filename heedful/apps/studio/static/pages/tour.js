@@ -105,6 +105,7 @@ export function mount({ root, side, state, studio }) {
   function show() {
     if (!found) {
       drawing.replaceChildren(h("p", { class: "note" }, "Type a sentence, or choose an example."));
+      drawing.numbers = null;
       candidates.replaceChildren();
       told.replaceChildren();
       return;
