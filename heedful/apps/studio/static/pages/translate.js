@@ -59,7 +59,7 @@ export function mount({ root, side, state, studio }) {
       choices.scrollIntoView({ block: "nearest" });
       const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
       const { whyWord } = await import("../why_word.js"); // with the library of charts
-      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, limits));
+      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)", limits }));
     } catch (error) {
       choices.replaceChildren(problem(error));
     }
