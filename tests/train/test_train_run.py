@@ -17,6 +17,7 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
+from heedful.text.seen_words import SeenWords, word_spans
 from heedful.train.checkpoint_contents import WholeTensors
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import load_weights, using, weights_of
@@ -100,6 +101,15 @@ def test_a_few_translations_are_kept_of_every_validation(finished: Any) -> None:
     wrong.sort(key=lambda each: chrf.corpus_score([each["text"]], [[each["reference"]]]).score)
     assert len(wrong) > 1
     assert samples[-1]["worst"] == wrong[:10]
+
+
+def test_the_words_of_the_targets_are_kept_with_the_model(finished: Any) -> None:
+    run, settings, _, _ = finished
+    _, tokenizers = load_model(run / "model")
+    target = Path(settings.data.train[0].target).read_text()
+    words = {word for *_, word in word_spans(target)}
+    assert tokenizers.words == SeenWords.of([target])
+    assert tokenizers.words.count == len(words) > 0
 
 
 def test_summary_is_that_of_the_published_model_through_the_real_decoder(finished: Any) -> None:
