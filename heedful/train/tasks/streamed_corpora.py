@@ -28,6 +28,7 @@ from heedful.data.shard_blocks import (
 )
 from heedful.data.text_file import LongWords, plain_name
 from heedful.errors import ConfigError
+from heedful.text.seen_words import SeenWords
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
@@ -142,6 +143,20 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
     language = endings.pop() if len(endings) == 1 else ""
     known = localedata.exists(language.replace("-", "_"))
     return chain.from_iterable(lines), language if known else ""
+
+
+def seen_words(setup: Setup, stream: ShardStream | None) -> SeenWords:
+    """Return the words of the training targets; of streamed shards, those of a sample.
+
+    Args:
+        setup: setup with the corpora.
+        stream: stream of shards; None where the corpora are files.
+    """
+    apart = LongWords("characters")  # long words are reported when the tokenizer is trained
+    if stream is None:
+        return SeenWords.of(CorpusTexts(setup.settings.data.train, "target", apart))
+    count = setup.settings.data.tokenizer_sample
+    return SeenWords.of(SampledTexts(stream, "target", count, apart))
 
 
 def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:

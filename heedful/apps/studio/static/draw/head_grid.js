@@ -12,11 +12,18 @@ import { redrawn, sequence } from "./colours.js";
  */
 export function headGrid(host, found, open, nameOf) {
   const shades = Uint8Array.from(atob(found.shades), (letter) => letter.charCodeAt(0));
+  host.numbers = () => ({ title: "Attention weights of each head, in steps of 1/255; long texts are averaged to fit a thumbnail", columns: ["layer", "head", "row", "column", "weight"], rows: weightsOf(found.shape, shades) });
   redrawn(host, () => {
     draw(host, found.shape, shades, open, found.first ?? 0);
     nameHeads(host, nameOf);
   });
 }
+
+/** [layer, head, row, column, weight] of every cell, all counted from 1. */
+const weightsOf = ([, heads, rows, columns], shades) => Array.from(shades, (shade, i) => {
+  const [column, row, head] = [i % columns, Math.floor(i / columns) % rows, Math.floor(i / (columns * rows)) % heads];
+  return [Math.floor(i / (columns * rows * heads)) + 1, head + 1, row + 1, column + 1, shade / 255];
+});
 
 /** Say the names of heads, which may be measured after they are drawn. */
 export function nameHeads(host, nameOf) {

@@ -4,6 +4,7 @@
 
 import { number, s } from "../dom.js";
 import { spokenPiece } from "./links.js";
+import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
 const LEFT = 118; // room for the names of parts
@@ -78,6 +79,7 @@ export function drawWay(host, found, view) {
   const layer = s("g", {});
   let y = 2;
   const names = [...new Set(STOPS.slice(0, view.stop + 1).map((each) => each.part))];
+  host.numbers = () => wayNumbers(found, names, { stop: STOPS[view.stop].name, open: STOPS[view.stop].part, query: view.query });
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});

@@ -146,6 +146,7 @@ export function mount({ root, side, state, studio }) {
     }
     if (!found) {
       drawing.replaceChildren(h("p", { class: "note" }, "Type a sentence, or choose an example."));
+      drawing.numbers = null;
       candidates.replaceChildren();
       told.replaceChildren();
       return;
