@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC
 from itertools import permutations, product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from driver import (
@@ -37,9 +38,7 @@ from driver import (
     train,
     write_result,
 )
-from tables import markdown_table, mean_cell
-
-from heedful.apps.evaluation.seed_intervals import student_interval
+from tables import markdown_table
 
 NAME = "in-context"
 SETTINGS = HERE / "in_context" / "decoder.toml"
@@ -105,10 +104,10 @@ def report(rows: list[dict[str, Any]], out: Path) -> None:
     for kind, width in product(KINDS, widths):
         seeds = [row["right"][kind] for row in rows if row["width"] == width]
         percent = {shots: [100 * each[str(shots)] for each in seeds] for shots in SHOTS}
-        cells = [mean_cell(percent[shots], 1) for shots in SHOTS]
+        cells = [cell(percent[shots]) for shots in SHOTS]
         table.append([kind, str(width), str(len(seeds)), *cells])
-        mean = student_interval(percent[CHARTED])
-        estimate = charts.Estimate(width, mean.score, max(mean.low, 0), min(mean.high, 100))
+        shown = percent[CHARTED]
+        estimate = charts.Estimate(width, mean(shown), min(shown), max(shown))
         series.setdefault(kind, []).append(estimate)
     (out / "table.md").write_text(markdown_table(table), encoding="utf-8")
     chart = charts.bands(
@@ -116,10 +115,19 @@ def report(rows: list[dict[str, Any]], out: Path) -> None:
         x="width of the model",
         y="right answers, percent",
         title=f"Answers after {CHARTED} examples in the prompt",
-        more="Means over seeds with 95 % confidence intervals",
+        more="Means over seeds, with the lowest and the highest",
         log=True,
     )
     charts.save(chart, out / "by-width.svg")
+
+
+def cell(values: list[float]) -> str:
+    """Return the mean of the seeds with the lowest and the highest.
+
+    No interval of Student's: a seed has all answers right or none, which is no normal spread.
+    """
+    spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}"
 
 
 def read_json(file: Path) -> dict[str, Any]:
