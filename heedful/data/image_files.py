@@ -124,12 +124,13 @@ def to_square(
     size = (side, side)
     if shorter_side is not None:
         # Rounded down, as torchvision does.
-        size = tuple(shorter_side * each // min(image.size) for each in image.size)
+        shorter = min(image.size)
+        size = (shorter_side * width // shorter, shorter_side * height // shorter)
     if image.size != size:
         if resample is None:
             raise wrong_size(height, width, side, where)
         image = image.resize(size, getattr(_pillow().Resampling, resample.upper()))
-    left, top = ((each - side) // 2 for each in size)
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2
     return pixels_of(image.crop((left, top, left + side, top + side)))
 
 

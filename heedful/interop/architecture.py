@@ -184,14 +184,17 @@ def find_architecture(
         raise ModelError(
             unread_type(model_type, config, _unread_by_each),
             where=where,
-            remedy="Take a model of a type that docs/guides/other-models.md lists, or add its "
-            "architecture by heedful.register (docs/guides/your-own-parts.md)",
+            remedy="Take a model of another type, or add an architecture by heedful.register "
+            f"(docs/guides/your-own-parts.md). Known: {', '.join(MODEL_TYPES)}; "
+            "docs/guides/other-models.md says what becomes of them",
         ) from None
     return found
 
 
 def _unread_by_each(config: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Yield each architecture that can read a config.json, and the settings it does not know."""
+    # The class is no setting, and some architectures look their heads up by it.
+    config = {key: value for key, value in config.items() if key != "architectures"}
     for architecture in _architectures(None):
         fields = Fields(config, "config.json")
         try:

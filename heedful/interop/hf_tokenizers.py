@@ -149,9 +149,6 @@ def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Fr
         _frame_by(library, settings, "cls", "sep", processors.BertProcessing)
     elif (directory / "merges.txt").exists():
         library = _read_byte_pairs(settings)
-        _mark_special(library, settings)
-        if library.token_to_id("<s>") is not None and library.token_to_id("</s>") is not None:
-            _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
     else:
         return _read_sentencepiece(settings)
     separate_words(library)
@@ -166,13 +163,15 @@ def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Fr
 
 def _read_byte_pairs(settings: TokenizerSettings) -> tokenizers.Tokenizer:
     vocabulary, merges = (settings.directory / name for name in ("vocab.json", "merges.txt"))
-    if settings.config.text("model_type", "") != "clip":
-        return from_byte_pairs(vocabulary, merges, settings.fields)
-    library = from_clip_pairs(vocabulary, merges)
-    bos, eos = (settings.names.setdefault(role, name) for role, name in _CLIP_ENDS.items())
-    # The library checks that the tokens have these ids when it encodes, and not here.
-    ends = [(name, library.token_to_id(name) or 0) for name in (eos, bos)]
-    library.post_processor = processors.RobertaProcessing(*ends)
+    if settings.config.text("model_type", "") == "clip":
+        library, ends = from_clip_pairs(vocabulary, merges), _CLIP_ENDS
+        settings.names = {**_CLIP_ENDS, **settings.names}
+    else:
+        library = from_byte_pairs(vocabulary, merges, settings.fields)
+        ends = {"bos": "<s>", "eos": "</s>"}
+    _mark_special(library, settings)
+    if all(library.token_to_id(name) is not None for name in ends.values()):
+        _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
     return library
 
 

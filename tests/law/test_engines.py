@@ -829,6 +829,23 @@ def narrow_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("narrow_matrices")
+def test_an_activation_without_a_kernel_is_left_to_the_definition() -> None:
+    spec = parse_spec(changed(*network("activation", "quick_gelu")), where="a case")
+    torch.manual_seed(0)
+    model = build_model(spec)
+    assert "no such activation" in explain(spec)
+    with torch.inference_mode():
+        engine = prepare(model.eval(), Precision("fp32", "cpu"))
+        for one, two in zip(outputs(engine, None), outputs(model, None), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
+    definition = copy.deepcopy(model.train())
+    with prepare_training(model, torch.device("cpu")).active():
+        found = learned(model)
+    for one, two in zip(found, learned(definition), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("narrow_matrices")
 @pytest.mark.parametrize(("name", "field"), FIELDS, ids=[".".join(each) for each in FIELDS])
 def test_training_honours_the_field(name: str, field: str) -> None:
     """Outputs and gradients by the processor's engine are those of the definition."""

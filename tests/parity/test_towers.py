@@ -13,6 +13,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 import heedful
 from heedful.errors import ModelError
+from heedful.interop.architecture import find_architecture
 from heedful.interop.hf_tokenizers import read_tokenizers
 from heedful.interop.hugging_face import export_model, import_model
 from heedful.interop.sentencepiece_files import CONTROL, UNKNOWN, Piece, write_sentencepiece
@@ -192,6 +193,18 @@ def test_a_wrong_field_of_a_tower_is_named_with_its_table(tmp_path):
         file.write_text(json.dumps(config | {table: config[table] | changed}))
         with pytest.raises(ModelError, match=f"{table}: .*{next(iter(changed))} = "):
             import_model(tmp_path / "theirs")
+
+
+def test_the_second_table_of_a_tower_wins_with_its_usual_values():
+    from transformers import CLIPConfig
+
+    tables = {"text_config": {**SIZES, "vocab_size": 50}, "vision_config": IMAGES}
+    tables["text_config_dict"] = {"hidden_size": 32, "num_attention_heads": 4}
+    theirs = CLIPConfig(**tables).text_config
+    ours = find_architecture("clip", where="").read_config(tables, where="config.json").texts
+    assert (ours.width, ours.vocabulary) == (theirs.hidden_size, theirs.vocab_size) == (32, 49408)
+    assert ours.encoder.num_layers == theirs.num_hidden_layers == 12
+    assert ours.encoder.block.feedforward.width == theirs.intermediate_size
 
 
 def test_clip_reads_texts_as_theirs(tmp_path):
