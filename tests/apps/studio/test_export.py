@@ -191,6 +191,32 @@ def test_a_sentence_of_ones_own_is_translated_by_the_model_in_the_page(
     assert "Hund" in firefox.value("document.querySelector('#translation').textContent")
 
 
+MARKS = "performance.getEntriesByType('mark').map((each) => each.name).join()"
+
+
+def test_a_model_computes_in_a_thread_of_the_page(firefox: Firefox, site: str) -> None:
+    """From disk, too; where there are no threads the page computes, to the same translation."""
+    address = f"{site}/translate.html?text=The+two+dogs+sleep."
+    words = "document.querySelector('#translation').textContent"
+    firefox.events.clear()
+    firefox.open(address)
+    assert "engine in a thread" in firefox.value(MARKS)
+    translated = firefox.value(words)
+    assert said(firefox) == []
+    none = "() => { globalThis.Worker = class { constructor() { throw new Error('none'); } }; }"
+    script = firefox.command("script.addPreloadScript", functionDeclaration=none)["script"]
+    firefox.open(address)
+    firefox.command("script.removePreloadScript", script=script)
+    assert "engine in the page" in firefox.value(MARKS)
+    assert firefox.value(words) == translated
+
+
+def test_a_model_in_a_thread_refuses_in_words(firefox: Firefox, site: str) -> None:
+    firefox.open(f"{site}/translate.html?text={'word+' * 1500}")
+    assert "characters" in firefox.value(PROBLEMS) or "tokens" in firefox.value(PROBLEMS)
+    assert "failed" not in firefox.value(PROBLEMS)
+
+
 def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
     folder = Path(unquote(urlsplit(site).path))
     found = {file.name for file in (folder / "previews").iterdir()}

@@ -1,7 +1,8 @@
 """One classic script from the studio's modules.
 
 A browser loads no module from `file://`, where every file has an origin of its own. So the export
-wraps each module into a function, which runs when another module first asks for it.
+wraps each module into a function, which runs when another module first asks for it. The functions
+of a folder, as text, are the script of a thread.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ _EXPORT = re.compile(
 _LATER = re.compile(r"\bimport\((?=[\"`])")
 _MODULE_LINE = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
-_LOADER = """\
-"use strict";
+_LOADER = r""""use strict";
 (() => {
 const modules = {};
 const loaded = {};
 const load = (name) => (name in loaded ? loaded[name] : (loaded[name] = modules[name]()));
+// A thread of the page can load no modules either: it gets the functions of a folder as text.
+heedfulSite.threadSource = (folder, start) => {
+  const own = Object.entries(modules).filter(([name]) => name.startsWith(folder));
+  const table = own.map(([name, make]) => `${JSON.stringify(name)}: ${make}`).join(",\n");
+  const loader = `const loaded = {};\nconst modules = {${table}};\nconst load = ${load};`;
+  return `"use strict";\n${loader}\nload(${JSON.stringify(start)});\n`;
+};
 const loadLater = async (folder, path) => load(new URL(path, `file:///${folder}`).pathname.slice(1));
 """
 
