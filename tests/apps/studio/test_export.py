@@ -62,6 +62,12 @@ def test_a_form_of_export_that_is_unknown_is_refused() -> None:
         wrap("y.js", "export default 3;\n")
 
 
+@pytest.mark.parametrize("line", ["async function load() {}", "const modules = 3;"])
+def test_a_name_of_the_loader_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"y\.js: \w+ is a name of the loader"):
+        wrap("y.js", f"export const a = 1;\n{line}\n")
+
+
 def node(script: str) -> str:
     if shutil.which("node") is None:
         pytest.skip("there is no node: install Debian's with `apt-get install -y nodejs`")

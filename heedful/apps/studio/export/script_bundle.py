@@ -19,6 +19,10 @@ _EXPORT = re.compile(
     re.MULTILINE,
 )
 _LATER = re.compile(r"\bimport\((?=[\"`])")
+_LOADERS = re.compile(
+    r"^(?:async )?(?:function|const|let|class) (?P<name>load|loaded|loadLater|modules)\b",
+    re.MULTILINE,
+)
 _MODULE_LINE = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
 _LOADER = r""""use strict";
@@ -59,7 +63,8 @@ def wrap(name: str, text: str) -> str:
         text: source of the module.
 
     Raises:
-        ValueError: when a line has a form of import or export that no module of the studio uses.
+        ValueError: when a line has a form of import or export that no module of the studio uses,
+            or takes a name of the loader, which the module would then call in its place.
     """
     folder = posixpath.dirname(name)
     exports: list[str] = []
@@ -83,6 +88,8 @@ def wrap(name: str, text: str) -> str:
     text = _LATER.sub(lambda _: f"loadLater({json.dumps(folder and folder + '/')}, ", text)
     if other := _MODULE_LINE.search(text):
         raise ValueError(f"{name}: this form of import or export is unknown: {other[0]}")
+    if taken := _LOADERS.search(text):
+        raise ValueError(f"{name}: {taken['name']} is a name of the loader; choose another")
     own = f"return {{ {', '.join(exports)} }};\n"
     return f"modules[{json.dumps(name)}] = () => {{\n{text}\n{own}}};\n"
 

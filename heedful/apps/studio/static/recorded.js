@@ -40,7 +40,8 @@ export async function answerHere(page, name, body, signal) {
   const stop = () => {
     if (signal?.aborted) throw new DOMException("stopped", "AbortError");
   };
-  await script(`answers/${page}.js`);
+  // A page may ask for answers of another, which a site of a few pages lacks.
+  if (site.facts.pages.some((each) => each.name === page)) await script(`answers/${page}.js`);
   stop();
   const known = site.answers[page]?.[name] ?? {};
   const key = keyOf(site.defaults[page]?.[name] ?? {}, body);
@@ -64,12 +65,12 @@ const models = new Map();
 
 async function computeHere(page, name, body, signal) {
   if (!site.models.includes(body.model)) return undefined;
-  if (!models.has(body.model)) models.set(body.model, load(body.model));
+  if (!models.has(body.model)) models.set(body.model, giveModel(body.model));
   return (await models.get(body.model)) ? (await engine()).ask(page, name, body, signal) : undefined;
 }
 
 /** Give a model to the engine; false where the site lacks its script. */
-async function load(name) {
+async function giveModel(name) {
   if (!await script(`models/${name}.js`)) return false;
   await (await engine()).load(name, await unpack(site.files[name]));
   delete site.files[name]; // the engine has its own copy
