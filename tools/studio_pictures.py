@@ -3,7 +3,9 @@
     python tools/studio_pictures.py [--out build/pictures] [--dark] [--previews] [--browser PATH]
 
 With `--previews` it takes only the pictures that an exported course gives to those who show a link,
-one for each page: as the page opens in a frame, in few colours. The studio shows the models at hand. A table says where the first drawing of each page begins and
+one for each page: as the page opens in a frame, in few colours.
+
+The studio shows the models at hand. A table says where the first drawing of each page begins and
 ends at 1440 × 900. Needs the `studio` and `dev` extras and a Chromium, on the path or given.
 """
 

@@ -88,7 +88,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @for_all(options=SHAPES, writes=st.booleans())
 def test_every_parameter_of_any_model_is_in_one_box(options: dict[str, Any], writes: bool) -> None:
     sizes = {"width": 16, "num_heads": 4, "feedforward": 24, "encoder_layers": 2, "max_length": 32}

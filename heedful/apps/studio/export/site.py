@@ -25,8 +25,8 @@ from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import UserError
 
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'none'"
+    "default-src 'self'; img-src 'self' data:; worker-src blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'"
 )
 CARDS = "The chapters of the course as cards, each with a small drawing."
 """Description of the picture of the start page."""

@@ -57,8 +57,8 @@ PAGES: tuple[Page, ...] = (
         "tour",
         "The tour",
         "One sentence from its text to the next word.",
-        "The first stop is the whole model in one picture: a box opens where it stands. Then "
-        "follow a sentence stop by stop; every colour is a number that the model computed for it.",
+        "Open the boxes of the whole model, then follow one sentence through it. Every colour is "
+        "a number that the model computed for your sentence.",
     ),
     Page(
         "paths",
