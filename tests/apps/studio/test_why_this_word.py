@@ -47,6 +47,12 @@ def test_the_answer_is_the_librarys(client: TestClient) -> None:
     assert alone["value"] == pytest.approx(math.log(own["probability"]), abs=1e-3)
 
 
+def test_integrated_gradients_add_up_at_the_pages_number_of_points(client: TestClient) -> None:
+    found = ask(client, "why", **ASKED, word="es", way="gradients")
+    total = sum(sum(side["scores"]) for side in found["sides"].values())
+    assert total == pytest.approx(found["value"] - found["baseline"], rel=0.05)
+
+
 def test_a_word_by_its_ids_is_that_by_its_text(client: TestClient) -> None:
     """Decoding names the word by ids, Translate by text; the answers are the same."""
     subject = inspect.load(models_at_hand()["en-de"].path)

@@ -69,7 +69,7 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
     said.textContent = `${other() ? `The logit of “${spokenPiece(found.piece)}” less that of “${other()}”` : `The log-probability of “${spokenPiece(found.piece)}”`} is ${number(found.value, 3)}. “${best.name}” speaks for it most: ${number(best.score, 3)}.`;
     shares.words.textContent = way.value === "silence"
       ? "What the value loses when nothing may attend to the word: above 0 the word speaks for it, below 0 against it. The last written word asks, so it stays."
-      : `Shares of the change from unknown words alone (${number(found.baseline, 3)}) to this text (${number(found.value, 3)}), by integrated gradients; their sum is ${number(words.reduce((sum, word) => sum + word.score, 0), 3)}.`;
+      : `Shares of the change from unknown words alone (${number(found.baseline, 3)}) to this text (${number(found.value, 3)}), by integrated gradients. They add up to ${number(words.reduce((sum, word) => sum + word.score, 0), 3)}, where ${number(found.value - found.baseline, 3)} would be exact.`;
     heatMap(shares.host, {
       values: [words.map((word) => word.score)], kind: "diverging", cell: 46, tall: 34, rows: { label: "", names: [spokenPiece(found.piece)] },
       columns: { label: "words of the text, then those written so far", names: words.map((word) => word.name) }, describe: `What each word adds to “${found.piece}”.`,
