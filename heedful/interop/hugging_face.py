@@ -25,7 +25,7 @@ from heedful.interop.hf_files import (
     write_tensors,
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
-from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
+from heedful.interop.processors import PREPROCESSOR_FILE, complete, with_preprocessor
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,
@@ -146,8 +146,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
         # The imported file wins over ours, since it may hold settings that the model was tuned
         # with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
-    if facts.spec.kind == "vision":
-        companions = with_preprocessor(companions, form.spec)
+    companions = with_preprocessor(companions, form.spec)
     _check_ids(architecture, config, ids or {}, theirs.keys())
     config |= ids or {}
 
@@ -225,15 +224,14 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
     architecture = find_architecture(config["model_type"], where=where)
     spec: Any = architecture.read_config(config, where=where, names=names)
     tokenizers = None
-    if spec.kind == "vision":
-        spec = spec.model_copy(update={"pixels": read_pixels(directory, spec)})
-    else:
+    if spec.kind != "vision":
         tokenizers = read_tokenizers(directory, config)
         # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
         check_vocabulary(tokenizers, spec, where=str(directory))
         if spec.reads == "pairs" and tokenizers.reading is None:
             # T5 and BART were trained on passages.
             tokenizers = replace(tokenizers, reading=Reading("lines"))
+    spec = complete(spec, directory, config, tokenizers)
     return Description(spec, tokenizers, _origin(directory, config))
 
 

@@ -61,7 +61,7 @@ def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
     return None if config is None else _pixels(config, spec, str(file))
 
 
-def with_preprocessor(files: Mapping[str, Any], spec: VisionSpec) -> dict[str, Any]:
+def with_pixels(files: Mapping[str, Any], spec: VisionSpec) -> dict[str, Any]:
     """Return the companion files of an export with a preprocessor_config.json for the model.
 
     Args:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -254,7 +254,7 @@ class EncoderDecoder(nn.Module, ABC):
         """Return the stacks by name, in the order of a pass."""
         return {"encoder": self.encoder, "decoder": self.decoder}
 
-    def input_modules(self) -> dict[str, nn.Module]:
+    def input_modules(self) -> dict[str, Any]:
         """Return the module that makes the input of each stack."""
         return {"encoder": self.source_input, "decoder": self.target_input}
 
@@ -297,6 +297,8 @@ class Translator(EncoderDecoder):
     Args:
         spec: complete description; see `heedful.models.model_spec`.
     """
+
+    spec: TranslatorSpec
 
     def __init__(self, spec: TranslatorSpec) -> None:
         super().__init__()

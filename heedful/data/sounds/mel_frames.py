@@ -106,13 +106,14 @@ def log_mel(samples: Floats, frames: int, bands: int) -> npt.NDArray[np.float32]
     power = np.abs(np.fft.rfft(parts * np.hanning(WINDOW + 1)[:-1])) ** 2  # [frames, 201]
     levels = np.log10(np.maximum(power @ _filters(bands).T, _QUIETEST))
     levels = np.maximum(levels, levels.max() - _RANGE)
-    return ((levels + 4) / 4).astype(np.float32)  # about −1 to 1
+    result: npt.NDArray[np.float32] = ((levels + 4) / 4).astype(np.float32)  # about −1 to 1
+    return result
 
 
 @functools.lru_cache(maxsize=4)
 def _filters(bands: int) -> Floats:
     """Return the filters of the bands [bands, 201], whose areas are equal."""
-    edges = _hertz(np.linspace(0, _mels(RATE / 2), bands + 2))
+    edges: Floats = _hertz(np.linspace(0, _mels(RATE / 2), bands + 2))
     filters = triangles(np.fft.rfftfreq(WINDOW, 1 / RATE), edges)
     equal: Floats = filters * (2 / (edges[2:] - edges[:-2]))[:, None]
     return equal

@@ -35,6 +35,20 @@ class PromptSpec(Config):
         (), description="tokens that no transcript begins with"
     )
 
+    @model_validator(mode="after")
+    def _knows_its_defaults(self) -> Self:
+        for chosen, known in ((self.language, self.languages), (self.task, self.tasks)):
+            if chosen is not None and chosen not in known:
+                raise ValueError(f"{chosen!r} is the default, and has no token")
+        return self
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All ids."""
+        last = () if self.without_times is None else (self.without_times,)
+        named = (*self.languages.values(), *self.tasks.values(), *last)
+        return (self.start, *named, *self.suppressed, *self.suppressed_first)
+
 
 class TranscriberSpec(CommonSpec):
     """An encoder of sounds and a decoder of text (Whisper, Radford 2022)."""
@@ -68,6 +82,8 @@ class TranscriberSpec(CommonSpec):
             raise ValueError("the decoder's block needs cross_attention")
         if self.encoder.has_memory:
             raise ValueError("an encoder has no memory to read: it makes the memory")
+        if self.prompt is not None and max(self.prompt.tokens) >= self.vocabulary:
+            raise ValueError(f"the prompt has a token past the vocabulary of {self.vocabulary}")
         self.decoder.check_writes()
         for stack in (self.encoder, self.decoder):
             stack.check_width(self.width)
