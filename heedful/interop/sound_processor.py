@@ -49,36 +49,41 @@ def with_prompt(
             {"decoder_start_token_id": config.get("decoder_start_token_id")} | content, str(file)
         )
     )
-    plain: dict[str, Any] = {
+    languages = {_bare(name): id for name, id in _ids(settings, "lang_to_id").items()}
+    tasks = _ids(settings, "task_to_id")
+    prompt: dict[str, Any] = {
         "start": settings.integer("decoder_start_token_id"),
-        "languages": {_bare(name): id for name, id in _ids(settings, "lang_to_id").items()},
-        "tasks": _ids(settings, "task_to_id"),
         "without_times": settings.optional_integer("no_timestamps_token_id"),
         "suppressed": settings.get("suppress_tokens") or (),
         "suppressed_first": settings.get("begin_suppress_tokens") or (),
     }
-    chosen = {key: _bare(settings.text(key)) for key in ("language", "task") if settings.has(key)}
-    if "language" in chosen:
-        chosen["language"] = _code(chosen["language"], plain["languages"])
-    if not chosen:
-        forced = settings.get("forced_decoder_ids") or config.get("forced_decoder_ids") or ()
-        _add_forced(plain, chosen, [id for _, id in forced if id is not None], tokenizer)
-    prompt = {**plain, **chosen}
+    if settings.has("language"):
+        prompt["language"] = _code(_bare(settings.text("language")), languages)
+    if settings.has("task"):
+        prompt["task"] = settings.text("task")
+    if prompt.keys().isdisjoint({"language", "task"}):
+        # Older files list the tokens of the beginning, whose names say what they are.
+        for id in _forced(settings) or _forced(Fields(config, str(directory / CONFIG_FILE))):
+            name = _bare(tokenizer.token(id))
+            if name == "notimestamps":
+                prompt["without_times"] = id
+            elif name in _TASKS:
+                prompt["task"], tasks[name] = name, id
+            else:
+                prompt["language"], languages[name] = name, id
+    prompt |= {"languages": list(languages.items()), "tasks": list(tasks.items())}
     return TranscriberSpec.parse({**spec.plain(), "prompt": prompt}, where=settings.where)
 
 
-def _add_forced(
-    plain: dict[str, Any], chosen: dict[str, str], forced: list[int], tokenizer: TextTokenizer
-) -> None:
-    """Add the tokens of a beginning as older files list them, by what their names say."""
-    for id in forced:
-        name = _bare(tokenizer.token(id))
-        if name == "notimestamps":
-            plain["without_times"] = id
-        else:
-            kind = "task" if name in _TASKS else "language"
-            plain[f"{kind}s"] |= {name: id}
-            chosen[kind] = name
+def _forced(settings: Fields) -> list[int]:
+    """Return the tokens of `forced_decoder_ids`, pairs of a place and a token or null."""
+    pairs = settings.get("forced_decoder_ids") or []
+    try:
+        return [int(id) for _, id in pairs if id is not None]
+    except (TypeError, ValueError):
+        raise settings.wrong(
+            "forced_decoder_ids", "pairs of a place and a token are needed"
+        ) from None
 
 
 def _code(language: str, known: Collection[str]) -> str:

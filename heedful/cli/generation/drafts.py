@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,12 +51,26 @@ def writer(
     speculation: SpeculationFlags,
     batch_size: int | None,
     device: str,
+    spoken: Mapping[str, str],
 ) -> Callable[[list[str], dict[str, int]], list[Generation]]:
-    """Return a function that continues prompts, and adds the numbers of drafts to counts."""
+    """Return a function that continues prompts, and adds the numbers of drafts to counts.
+
+    Args:
+        pipeline: language model, or model of records or sounds.
+        settings: settings of the search.
+        speculation: flags of drafts.
+        batch_size: prompts in a batch.
+        device: device of a model of drafts.
+        spoken: language and task of sounds, as far as they are given.
+    """
 
     def plain(prompts: list[str], counts: dict[str, int]) -> list[Generation]:
         return pipeline.generate(
-            prompts, settings=settings, batch_size=batch_size, first_name=counts["prompts"]
+            prompts,
+            settings=settings,
+            batch_size=batch_size,
+            first_name=counts["prompts"],
+            **spoken,
         )
 
     if speculation == SpeculationFlags():

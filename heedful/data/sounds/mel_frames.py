@@ -113,7 +113,7 @@ def log_mel(samples: Floats, frames: int, bands: int) -> npt.NDArray[np.float32]
 @functools.lru_cache(maxsize=4)
 def _filters(bands: int) -> Floats:
     """Return the filters of the bands [bands, 201], whose areas are equal."""
-    edges: Floats = _hertz(np.linspace(0, _mels(RATE / 2), bands + 2))
+    edges = _hertz(np.linspace(0, _mels(RATE / 2), bands + 2))
     filters = triangles(np.fft.rfftfreq(WINDOW, 1 / RATE), edges)
     equal: Floats = filters * (2 / (edges[2:] - edges[:-2]))[:, None]
     return equal
@@ -128,6 +128,7 @@ def _mels(hertz: float) -> float:
     return float(_KNEE + _STEEPNESS * np.log(hertz / 1000))
 
 
-def _hertz(mels: Floats) -> Floats:
+def _hertz(mels: npt.NDArray[np.floating]) -> Floats:
     above = 1000 * np.exp((mels - _KNEE) / _STEEPNESS)
-    return np.where(mels < _KNEE, mels / _LINEAR, above)
+    hertz: Floats = np.where(mels < _KNEE, mels / _LINEAR, above)
+    return hertz

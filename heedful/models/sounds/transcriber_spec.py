@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,17 +12,19 @@ from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec
 
 Token = Annotated[int, Field(ge=0)]
+Named = tuple[tuple[str, Token], ...]
+"""Names and their tokens; no dictionary, as specs are keys of dictionaries."""
 
 
 class PromptSpec(Config):
     """Token ids that a transcript begins with, and those that it never has (Radford 2022)."""
 
     start: Token = Field(description="token that every prompt begins with")
-    languages: Mapping[str, Token] = Field(
-        {}, description="token of each language that may be spoken; none for a model of one"
+    languages: Named = Field(
+        (), description="token of each language that may be spoken; none for a model of one"
     )
-    tasks: Mapping[str, Token] = Field(
-        {}, description="token of each task: transcribe, and translate into English"
+    tasks: Named = Field(
+        (), description="token of each task: transcribe, and translate into English"
     )
     without_times: Token | None = Field(
         None, description="token of texts without times; ids above it are times"
@@ -38,7 +39,7 @@ class PromptSpec(Config):
     @model_validator(mode="after")
     def _knows_its_defaults(self) -> Self:
         for chosen, known in ((self.language, self.languages), (self.task, self.tasks)):
-            if chosen is not None and chosen not in known:
+            if chosen is not None and chosen not in dict(known):
                 raise ValueError(f"{chosen!r} is the default, and has no token")
         return self
 
@@ -46,8 +47,8 @@ class PromptSpec(Config):
     def tokens(self) -> tuple[int, ...]:
         """All ids."""
         last = () if self.without_times is None else (self.without_times,)
-        named = (*self.languages.values(), *self.tasks.values(), *last)
-        return (self.start, *named, *self.suppressed, *self.suppressed_first)
+        named = [token for _, token in (*self.languages, *self.tasks)]
+        return (self.start, *named, *last, *self.suppressed, *self.suppressed_first)
 
 
 class TranscriberSpec(CommonSpec):

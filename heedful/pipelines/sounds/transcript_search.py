@@ -106,7 +106,7 @@ class TranscriptSearch:
                 columns.append(torch.full((count, 1), token, device=device))
                 continue
             # The likeliest of all languages after the first token, as in the paper (section 2.3).
-            known = torch.tensor(list(self.prompt.languages.values()), device=device)
+            known = torch.tensor([id for _, id in self.prompt.languages], device=device)
             logits, _ = model.step(begun, columns[0])
             columns.append(known[logits[..., known].argmax(-1)])
         return torch.cat(columns, 1)
@@ -115,10 +115,11 @@ class TranscriptSearch:
 def _beginning(prompt: PromptSpec, language: str | None, task: str | None) -> list[int | None]:
     """Return the tokens before a transcript; None in the place of a language to be recognized."""
     tokens: list[int | None] = [prompt.start]
-    usual = prompt.task or ("transcribe" if "transcribe" in prompt.tasks else None)
+    languages, tasks = dict(prompt.languages), dict(prompt.tasks)
+    usual = prompt.task or ("transcribe" if "transcribe" in tasks else None)
     for name, asked, default, known in (
-        ("language", language, prompt.language, prompt.languages),
-        ("task", task, usual, prompt.tasks),
+        ("language", language, prompt.language, languages),
+        ("task", task, usual, tasks),
     ):
         if asked is not None and asked not in known:
             raise ConfigError(

@@ -127,7 +127,7 @@ class TranscriptionPipeline(TextPipeline[Transcriber]):
         for name in ("stop", "coverage_penalty", "json_schema", "regex", "cache"):
             if settings.plain().get(name) != usual.get(name):
                 raise ConfigError(
-                    "A transcript is written to its end", where=name, remedy="Leave it out"
+                    "A transcript has the form of what is said", where=name, remedy="Leave it out"
                 )
         check_width([self.spec], settings)
         # The last token of a text is read at no position.
@@ -152,6 +152,8 @@ class TranscriptionPipeline(TextPipeline[Transcriber]):
 def _parts(sounds: Sequence[Sound], frames: int) -> Iterator[tuple[int, Floats]]:
     """Yield the number of each sound with its parts that are not silent."""
     for number, sound in enumerate(sounds):
+        if sound == "":  # an empty line of a list
+            continue
         if isinstance(sound, str | Path):
             samples = read_speech(Path(sound), str(sound))
         else:
