@@ -43,7 +43,9 @@ PAIRS = {
 MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 WHISPER = {
     **{name: size for name, size in PAIRS.items() if name != "max_position_embeddings"},
-    **{"num_mel_bins": 6, "max_source_positions": 10, "max_target_positions": 20},
+    "num_mel_bins": 6,
+    "max_source_positions": 10,
+    "max_target_positions": 20,
     **{f"{role}_token_id": 1 for role in ("pad", "bos", "eos", "decoder_start")},
 }
 NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}

@@ -44,7 +44,7 @@ class ChatFlags:
 
 @flag_group("Speech", 18)
 class SpeechFlags:
-    """What a model of sounds is told of them.
+    """Facts of sounds that a model of them is given.
 
     Args:
         language: Code of the language that is spoken, such as de; recognized if unset.

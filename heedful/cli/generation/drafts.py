@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import say
@@ -51,7 +51,7 @@ def writer(
     speculation: SpeculationFlags,
     batch_size: int | None,
     device: str,
-    spoken: Mapping[str, str],
+    spoken: Mapping[str, Any],
 ) -> Callable[[list[str], dict[str, int]], list[Generation]]:
     """Return a function that continues prompts, and adds the numbers of drafts to counts.
 
