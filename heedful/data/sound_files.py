@@ -82,7 +82,7 @@ def _filters(rate: int, size: int) -> Floats:
     return triangles(bins, edges)
 
 
-def triangles(bins: Floats, edges: Floats) -> Floats:
+def triangles(bins: npt.NDArray[Any], edges: Floats) -> Floats:
     """Return filters [B, N] over frequencies [N]: each rises to 1 between edges [B + 2] and falls.
 
     Args:

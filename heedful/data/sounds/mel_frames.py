@@ -114,7 +114,7 @@ def log_mel(samples: Floats, frames: int, bands: int) -> npt.NDArray[np.float32]
 def _filters(bands: int) -> Floats:
     """Return the filters of the bands [bands, 201], whose areas are equal."""
     edges = _hertz(np.linspace(0, _mels(RATE / 2), bands + 2))
-    bins: Floats = np.fft.rfftfreq(WINDOW, 1 / RATE)
+    bins = np.fft.rfftfreq(WINDOW, 1 / RATE)
     filters = triangles(bins, edges)
     equal: Floats = filters * (2 / (edges[2:] - edges[:-2]))[:, None]
     return equal
