@@ -152,9 +152,9 @@ class TranscriptionPipeline(TextPipeline[Transcriber]):
 def _parts(sounds: Sequence[Sound], frames: int) -> Iterator[tuple[int, Floats]]:
     """Yield the number of each sound with its parts that are not silent."""
     for number, sound in enumerate(sounds):
-        if sound == "":  # an empty line of a list
-            continue
         if isinstance(sound, str | Path):
+            if not str(sound).strip():  # an empty line of a list
+                continue
             samples = read_speech(Path(sound), str(sound))
         else:
             samples = np.asarray(sound, np.float64)
