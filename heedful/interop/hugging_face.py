@@ -25,7 +25,7 @@ from heedful.interop.hf_files import (
     write_tensors,
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
-from heedful.interop.image_processor import PREPROCESSOR_FILE, with_pixels, with_preprocessor
+from heedful.interop.processors import PREPROCESSOR_FILE, complete, with_preprocessor
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,
@@ -56,7 +56,6 @@ _COMPANIONS = (
     GENERATION_FILE,
 )
 _TOKEN_ID = "_token_id"
-_SEEING = ("images", "images_and_texts")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -147,8 +146,7 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
         # The imported file wins over ours, since it may hold settings that the model was tuned
         # with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
-    if facts.spec.reads in _SEEING:
-        companions = with_preprocessor(companions, form.spec)
+    companions = with_preprocessor(companions, form.spec)
     _check_ids(architecture, config, ids or {}, theirs.keys())
     config = _with_ids(config, ids or {})
 
@@ -233,8 +231,6 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
     architecture = find_architecture(config["model_type"], where=where, config=config)
     spec: Any = architecture.read_config(config, where=where, names=names)
     tokenizers = None
-    if spec.reads in _SEEING:
-        spec = with_pixels(directory, spec)
     if spec.reads != "images":
         tokenizers = read_tokenizers(directory, config)
         # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
@@ -242,6 +238,7 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
         if spec.reads == "pairs" and tokenizers.reading is None:
             # T5 and BART were trained on passages.
             tokenizers = replace(tokenizers, reading=Reading("lines"))
+    spec = complete(spec, directory, config, tokenizers)
     return Description(spec, tokenizers, _origin(directory, config))
 
 

@@ -112,7 +112,7 @@ def _seeing(spec: Any) -> VisionSpec:
     return seeing
 
 
-def with_preprocessor(files: Mapping[str, Any], spec: Any) -> dict[str, Any]:
+def with_image_preprocessor(files: Mapping[str, Any], spec: Any) -> dict[str, Any]:
     """Return the companion files of an export with a preprocessor_config.json for the model.
 
     Args:

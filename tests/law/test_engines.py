@@ -34,6 +34,7 @@ from heedful.models.images.autoencoder_spec import AutoencoderSpec
 from heedful.models.images.two_towers_spec import TwoTowersSpec
 from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
+from heedful.models.sounds.transcriber_spec import TranscriberSpec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
 from heedful.registry import ON_USE
@@ -81,6 +82,10 @@ def base(kind: str, **own: Any) -> Plain:
     if kind == "denoiser":
         decoder = stack(causal=False, memory=True, **own)
         sizes = {"vocabulary": 20, "image_size": 8, "patch_size": 4}
+        return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
+    if kind == "transcriber":
+        decoder = stack(causal=True, memory=True, **own)
+        sizes = {"vocabulary": 20, "bands": 5, "frames": 12}
         return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
     pixels = {"mean": [0.5] * 3, "std": [0.5] * 3}
     if kind == "autoencoder":
@@ -208,6 +213,11 @@ def experts(**spec: Any) -> Case:
 
 def positions(**spec: Any) -> Case:
     return at("embedding.positions", spec)
+
+
+def prompt(name: str, value: Any) -> Case:
+    known = {"start": 3, "languages": [["de", 5]], "tasks": [["transcribe", 6]]}
+    return at("prompt", known | {name: value}, "transcriber")
 
 
 def head(number: int, name: str, value: Any) -> Case:
@@ -628,6 +638,27 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "max_length": at("max_length", 9, "denoiser"),
         "words": at("words", ["a"], "denoiser"),
     },
+    "TranscriberSpec": {
+        "kind": case("transcriber"),
+        "width": at("width", 64, "transcriber"),
+        "vocabulary": at("vocabulary", 24, "transcriber"),
+        "bands": at("bands", 6, "transcriber"),
+        "frames": at("frames", 8, "transcriber"),
+        "embedding": at("embedding.positions", LEARNED, "transcriber"),
+        "encoder": at("encoder.num_layers", 1, "transcriber"),
+        "decoder": at("decoder.num_layers", 1, "transcriber"),
+        "prompt": prompt("start", 3),
+    },
+    "PromptSpec": {
+        "start": prompt("start", 4),
+        "languages": prompt("languages", [["de", 5]]),
+        "tasks": prompt("tasks", [["transcribe", 6]]),
+        "without_times": prompt("without_times", 7),
+        "language": prompt("language", "de"),
+        "task": prompt("task", "transcribe"),
+        "suppressed": prompt("suppressed", [8, 9]),
+        "suppressed_first": prompt("suppressed_first", [8, 9]),
+    },
     "AutoencoderSpec": {
         "kind": case("autoencoder"),
         "width": at("width", 64, "autoencoder"),
@@ -669,7 +700,7 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
             for inner in configs_in(annotation):
                 visit(inner)
 
-    of_texts = (TranslatorSpec, CausalLMSpec, EncoderSpec)
+    of_texts = (TranslatorSpec, TranscriberSpec, CausalLMSpec, EncoderSpec)
     of_images = (VisionSpec, TwoTowersSpec, DenoiserSpec, AutoencoderSpec)
     for kind in (*of_texts, *of_images):
         visit(kind)
@@ -717,6 +748,14 @@ def changed(plain: Plain, changes: Plain) -> Plain:
     return plain
 
 
+def sounds(spec: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames of three sounds, and the positions of their states; the last is shorter."""
+    frames = torch.randn(3, spec.frames, spec.bands, generator=torch.Generator().manual_seed(2))
+    places = torch.arange(spec.num_states).repeat(3, 1)
+    places[2, 3:] = -1
+    return frames, places
+
+
 def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
     """The outputs of every call of a model that engines serve."""
     ids = torch.randint(4, 20, (3, 6), generator=torch.Generator().manual_seed(1))
@@ -740,7 +779,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
             found.append(model.next_sentence_logits(states, places))
             found += [model.token_logits(states)[real], model.span_logits(states)[real]]
         return found
-    state, found = model.start(ids, places), []
+    source = sounds(model.spec) if model.spec.reads == "sounds" else (ids, places)
+    state, found = model.start(*source), []
     tokens = torch.full((3, 1), 2)
     if getattr(model.spec, "memory", None):
         before = model.empty_memory(3)
@@ -749,8 +789,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
             columns = torch.arange(texts.shape[1]).where(texts >= 0, -1)
             states, before = model.read_segment(ids[:, part], columns, texts, before)
             found.append(states[texts >= 0])
-    if model.spec.reads == "pairs":
-        memory = model.encode(ids, places)
+    if model.spec.reads in ("pairs", "sounds"):
+        memory = model.encode(*source)
         found.append(model.logits(model.decode(memory, ids, places))[real])
     for step in range(3):
         logits, state = model.step(state, tokens)
@@ -812,6 +852,8 @@ def learned(model: Any) -> list[torch.Tensor]:
             states = states.images
     else:
         own = (ids, places) if model.spec.reads == "pairs" else ()
+        if model.spec.reads == "sounds":
+            own = sounds(model.spec)
         states = model(*own, ids, places)[places >= 0]
     (states * torch.randn(states.shape, generator=generator)).sum().backward()
     gradients = [

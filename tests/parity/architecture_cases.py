@@ -41,6 +41,13 @@ PAIRS = {
     **{f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")},
 }
 MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+WHISPER = {
+    **{name: size for name, size in PAIRS.items() if name != "max_position_embeddings"},
+    "num_mel_bins": 6,
+    "max_source_positions": 10,
+    "max_target_positions": 20,
+    **{f"{role}_token_id": 1 for role in ("pad", "bos", "eos", "decoder_start")},
+}
 NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}
 BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
 GPT2 = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 4, "n_positions": 20}
@@ -99,6 +106,13 @@ CASES = {
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 3}),
     "bart": ("BartForConditionalGeneration", PAIRS),
     "marian": ("MarianMTModel", PAIRS | {"pad_token_id": 0, "decoder_start_token_id": 0}),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper, other sizes of both stacks": (
+        "WhisperForConditionalGeneration",
+        WHISPER
+        | {"encoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
+        | {"activation_function": "relu", "num_mel_bins": 5},
+    ),
     "t5": ("T5ForConditionalGeneration", MT5),
     "vit": ("ViTForImageClassification", VIT),
     "vit, states": ("ViTModel", VIT),

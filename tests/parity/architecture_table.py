@@ -18,6 +18,7 @@ BECOMES = {
     "encoder": "EncoderModel",
     "causal_lm": "CausalLM",
     "translator": "Translator",
+    "transcriber": "Transcriber",
     "vision": "VisionModel",
     "two_towers": "TwoTowers",
 }
@@ -71,6 +72,7 @@ WORDS = {
     "starcoder2": "StarCoder 2",
     "t5": "T5 1.0 and 1.1",
     "vit": "ViT",
+    "whisper": "Whisper, from sound to text",
     "xlm-roberta": "XLM-RoBERTa",
     "xlm-roberta-xl": "XLM-RoBERTa-XL",
 }

@@ -73,6 +73,11 @@ def outputs(model, theirs):
         target = ids[:, :4].flip(1)
         found = model.logits(model(ids, at, target, at[:, :4]))
         return found, theirs(input_ids=ids, decoder_input_ids=target).logits
+    if model.spec.reads == "sounds":
+        frames = torch.randn(2, model.spec.frames, model.spec.bands)
+        states = torch.arange(model.spec.num_states).expand(2, -1)
+        found = model.logits(model(frames, states, ids, at))
+        return found, theirs(frames.mT, decoder_input_ids=ids).logits
     if model.spec.generates:
         return read_in_two(prepare(model, "fp32"), ids, at), theirs(ids).logits
     (kind, head), states = *model.heads.items(), model(ids, at)
