@@ -11,7 +11,7 @@ from heedful.errors import ModelError
 from heedful.models.block import Block
 from heedful.models.cost import blocks_of, built, count_parameters, numel, parameters_by_module
 from heedful.models.model_spec import ModelSpec
-from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec, sees_no_later
+from heedful.models.stack_spec import BlockSpec, StackSpec, sees_no_later
 from heedful.nn.spec import NormSpec
 
 KINDS = ("translator", "causal_lm", "encoder", "vision")
@@ -75,12 +75,12 @@ def _box(key: str, kind: str, title: str, note: str = "", parameters: int = 0, *
     }
 
 
-def _input_boxes(spec: ModelSpec, name: str) -> Iterator[Box]:
+def _input_boxes(spec: Any, name: str) -> Iterator[Box]:
     """Yield what turns tokens or patches into vectors."""
     model: Any = built(spec)
     if hasattr(model, "patches") and not hasattr(model, "embedding"):
         size, channels = spec.patch_size, spec.channels
-        facts = {"shape": f"{size} × {size} × {channels} → {spec.width}"}
+        facts: dict[str, Any] = {"shape": f"{size} × {size} × {channels} → {spec.width}"}
         note = f"{size} × {size} pixels each"
         tokens = [model.class_token, model.distillation_token]
         count = numel(model.patches) + sum(each.numel() for each in tokens if each is not None)
@@ -108,7 +108,7 @@ def _input_boxes(spec: ModelSpec, name: str) -> Iterator[Box]:
         yield _box("bias", "positions", "Position Bias", note, numel(bias))
 
 
-def _table(model: Any, spec: ModelSpec, name: str) -> tuple[Any, int]:
+def _table(model: Any, spec: Any, name: str) -> tuple[Any, int]:
     """Return the table of the tokens that a stack reads, and their number."""
     if spec.reads == "pairs":
         side = "source" if name == "encoder" else "target"
@@ -116,7 +116,7 @@ def _table(model: Any, spec: ModelSpec, name: str) -> tuple[Any, int]:
     return model.embedding, spec.vocabulary
 
 
-def _scale(spec: ModelSpec) -> str | None:
+def _scale(spec: Any) -> str | None:
     return f"times √{spec.embedding.width or spec.width}" if spec.embedding.scale else None
 
 
@@ -136,7 +136,11 @@ def _block_boxes(block: Block, spec: BlockSpec, width: int) -> Iterator[Box]:
         place = {"sublayer": key}
         if own.norm_placement in ("before", "both"):
             yield _norm(f"{key}.norm", own.norm, norms) | place
-        yield _part(own, key, numel(getattr(block, name)), width) | place
+        parameters = numel(getattr(block, name))
+        if name in spec.attentions():
+            yield _attention(own.part, key, parameters, width) | place
+        else:
+            yield _part(own.part, key, parameters, width) | place
         if own.norm_placement in ("both", "output"):
             output = numel(getattr(block, f"{name}_output_norm", None))
             yield _norm(f"{key}.output_norm", own.norm, output) | place
@@ -152,25 +156,27 @@ def _block_boxes(block: Block, spec: BlockSpec, width: int) -> Iterator[Box]:
             yield _norm(f"{key}.norm", own.norm, norms) | place
 
 
-def _part(own: SubLayerSpec, key: str, parameters: int, width: int) -> Box:
-    part: Any = own.part
-    if part.kind == "attention":
-        heads = part.num_heads
-        head = part.head_width or width // heads
-        shared = part.num_kv_heads or heads
-        masked = not part.reads_memory and sees_no_later(part.mask)
-        title = f"{'Masked ' if masked else ''}{'Multi-Head ' if heads > 1 else ''}Attention"
-        facts = {
-            "queries": f"{heads} × tokens × {head}",
-            "keys and values": f"{shared} × tokens × {head}",
-            "a query sees": part.mask.describe(),
-            "positions": "rotary" if part.rotary is not None else None,
-            "reads": "the encoder’s output" if part.reads_memory else None,
-        }
-        note = f"{heads} {'head' if heads == 1 else 'heads'} of {head}"
-        kind = "cross" if part.reads_memory else "attention"
-        return _box(key, kind, title, note, parameters, facts=facts, heads=heads)
-    if part.kind == "feedforward":
+def _attention(part: Any, key: str, parameters: int, width: int) -> Box:
+    heads = part.num_heads
+    head = part.head_width or width // heads
+    shared = part.num_kv_heads or heads
+    masked = not part.reads_memory and sees_no_later(part.mask)
+    title = f"{'Masked ' if masked else ''}{'Multi-Head ' if heads > 1 else ''}Attention"
+    facts = {
+        "queries": f"{heads} × tokens × {head}",
+        "keys and values": f"{shared} × tokens × {head}",
+        "a query sees": part.mask.describe(),
+        "positions": "rotary" if part.rotary is not None else None,
+        "reads": "the encoder’s output" if part.reads_memory else None,
+    }
+    note = f"{heads} {'head' if heads == 1 else 'heads'} of {head}"
+    kind = "cross" if part.reads_memory else "attention"
+    return _box(key, kind, title, note, parameters, facts=facts, heads=heads)
+
+
+def _part(part: Any, key: str, parameters: int, width: int) -> Box:
+    """Return the box of a network, or of a mixer of another kind than softmax attention."""
+    if hasattr(part, "experts"):
         experts = part.experts
         facts = {
             "shape": f"{width} → {part.width:,} → {width}",
@@ -197,7 +203,7 @@ def _final_norm(spec: ModelSpec, name: str) -> Iterator[Box]:
         yield _norm("final", norm, numel(built(spec).stacks()[name].final_norm))
 
 
-def _output_boxes(spec: ModelSpec) -> Iterator[Box]:
+def _output_boxes(spec: Any) -> Iterator[Box]:
     """Yield what turns the last vectors into probabilities: a projection, or heads."""
     if spec.generates:
         vocabulary = spec.target_vocabulary if spec.reads == "pairs" else spec.vocabulary
@@ -227,7 +233,7 @@ def _classes(spec: ModelSpec, key: str) -> str:
     return f"{len(names)} labels" if key == "classifier" else ""
 
 
-def _projection(spec: ModelSpec, vocabulary: int) -> tuple[int, str]:
+def _projection(spec: Any, vocabulary: int) -> tuple[int, str]:
     """Return the parameters of the output projection, and a note where its table is shared."""
     model: Any = built(spec)
     table = model.output_projection
