@@ -23,7 +23,7 @@ from heedful.inspect.subject import Result, Subject, array, evaluating, inferenc
 from heedful.nn.capture import Capture
 
 STEPS = 64
-"""Number of points between baseline and text: of 30 sentences of `en-de` half then add up to 1 %,
+"""Number of points between baseline and text: of 26 sentences of `en-de` half then add up to 1 %,
 nine in ten to 3 % (docs/design/log.md)."""
 
 Way = Literal["silence", "gradients"]
