@@ -94,7 +94,8 @@ def load(
         A `TranslationPipeline` (`translate`, `score`, `fill`), a `GenerationPipeline` (`generate`,
         `stream`), an `EncoderPipeline` (`fill`, `classify`, `tag`, `answer`, `embed`), an
         `ImagePipeline` (`classify`), a `TwoTowersPipeline` (`classify`, `embed`, `embed_images`,
-        `retrieve`, `recall`) or a `DrawingPipeline` (`draw`).
+        `retrieve`, `recall`), a `TranscriptionPipeline` (`generate`) or a `DrawingPipeline`
+        (`draw`).
 
     Raises:
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist, or

@@ -52,8 +52,8 @@ def test_flags_of_other_models_are_refused(
     assert message in ran.err
 
 
-def test_a_language_is_no_flag_of_texts(run, tiny_lm: Path) -> None:
-    ran = run("generate", tiny_lm, "a", "--language", "de")
+def test_a_language_is_no_flag_of_texts(run) -> None:
+    ran = run("generate", "english", "a", "--language", "de")
     assert ran.status == 2
     assert "--language is for sounds" in ran.err
 
