@@ -93,7 +93,7 @@ class TwoTowers(nn.Module):
 
     def scores(self, of_images: Tensor, of_texts: Tensor) -> Tensor:
         """Return the cosines [B, T] of vectors [B, D] and [T, D], scaled, with the bias if any."""
-        log_scale = self.log_scale
+        log_scale: Tensor = self.log_scale
         if self.spec.bounded_scale:
             log_scale = log_scale.clamp(max=math.log(LARGEST_SCALE))
         scores = log_scale.exp() * of_images @ of_texts.T

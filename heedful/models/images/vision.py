@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -103,7 +106,8 @@ class VisionModel(ImageModel):
     def pooling_work(self) -> int:
         """Return the operations of the pooling head for an image; 0 without one."""
         states, total = self.spec.num_states, 0
-        for block in self.pooling_head.blocks if self.pooling_head else ():
+        blocks: Iterable[Any] = self.pooling_head.blocks if self.pooling_head else ()
+        for block in blocks:
             for part in block.parts():
                 total += part.work(1, states).total
                 total += part.read_work(states).total if hasattr(part, "read_work") else 0
