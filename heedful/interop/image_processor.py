@@ -20,7 +20,7 @@ _PROCESSOR_FILE = "processor_config.json"
 
 @dataclass(frozen=True)
 class _Processor:
-    """What a class of theirs does where a file leaves it out.
+    """Settings of a class of theirs where a file leaves them out.
 
     Args:
         resample: number of the filter.

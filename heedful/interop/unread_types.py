@@ -1,4 +1,4 @@
-"""What a model of a type that is not read has and no architecture here, told by its settings."""
+"""Refusals of types that no architecture reads, with the part that is missing here."""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ def from_clip_pairs(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
     """Return CLIP's tokenizer: lower case, and byte-level BPE whose words end in </w>.
 
     Args:
-        vocabulary, merges: as for `from_byte_pairs`.
+        vocabulary: file with the ids of tokens.
+        merges: file with a merge per line, in the order they are applied.
 
     Raises:
         ModelError: as `from_byte_pairs`.

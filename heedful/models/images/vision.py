@@ -106,11 +106,11 @@ class VisionModel(ImageModel):
     def pooling_work(self) -> int:
         """Return the operations of the pooling head for an image; 0 without one."""
         states, total = self.spec.num_states, 0
-        blocks: Iterable[Any] = () if self.pooling_head is None else self.pooling_head.blocks
+        blocks: Iterable[Any] = self.pooling_head.blocks if self.pooling_head else ()
         for block in blocks:
-            for part, reader in zip(block.parts(), block.readers(), strict=True):
+            for part in block.parts():
                 total += part.work(1, states).total
-                total += 0 if reader is None else reader.read_work(states).total
+                total += part.read_work(states).total if hasattr(part, "read_work") else 0
         return total
 
     def class_logits(self, states: Tensor) -> Tensor:
