@@ -194,3 +194,26 @@ def test_wires_go_around_each_sublayer(visit: Any) -> None:
         }"""
     )
     assert outside == 0
+
+
+GAPS = """() => [...document.querySelectorAll(".model-box.sum")].map((sum) => {
+  const box = sum.getBoundingClientRect();
+  const ends = [...document.querySelectorAll(".model-wire.bypass")].map((wire) => {
+    const { x, y } = wire.getPointAtLength(wire.getTotalLength());
+    const svg = wire.ownerSVGElement.getBoundingClientRect();
+    return { x: x + svg.left, y: y + svg.top };
+  });
+  return Math.min(...ends.map(({ x, y }) => Math.hypot(
+    Math.min(Math.abs(x - box.left), Math.abs(x - box.right)),
+    Math.max(0, box.top - y, y - box.bottom))));
+})"""
+
+
+@pytest.mark.parametrize("opened", ["encoder.self", "decoder.cross", "decoder.embedding"])
+def test_wires_follow_what_opens(visit: Any, opened: str) -> None:
+    """Each sum is met by the end of a bypass, also once the open box has its numbers."""
+    page = visit.open(f"tour?model=learned&text={URL}")
+    page.locator(f"[data-box='{opened}']").click()
+    visit.idle()
+    page.locator(".model-inside :is(table, figure)").first.wait_for()
+    visit.until(f"Math.max(...({GAPS})()) < 2")

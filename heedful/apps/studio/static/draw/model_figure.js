@@ -32,7 +32,7 @@ export function modelFigure(host, found, view) {
   const wires = s("svg", { class: "model-wires", "aria-hidden": "true" });
   const stacks = found.stacks.map((stack) => stackOf(stack, view));
   const figure = h("div", { class: `model-figure of-${found.stacks.length}`, role: "group", "data-open": opened,
-    "aria-label": "The whole model, from its input below to its output above. Arrow keys go from box to box, Enter opens one, Escape closes it" }, wires, stacks);
+    "aria-label": "The whole model, from its input below to its output above. Arrow keys go from box to box, Enter opens one, Escape closes it" }, stacks, wires);
   figure.addEventListener("keydown", (event) => move(event, figure, view));
   host.replaceChildren(figure);
   const again = focused && figure.querySelector(`[data-box="${focused}"]`);
@@ -45,7 +45,8 @@ export function modelFigure(host, found, view) {
     panel.animate([{ opacity: 0, transform: "scaleY(0.3)" }, { opacity: 1, transform: "none" }], { duration: OPENS, easing: "ease-out" });
   }
   const draw = () => drawWires(wires, figure, found);
-  new ResizeObserver(draw).observe(figure); // what opens fills up later, and the boxes above it move
+  const grows = new ResizeObserver(draw); // what opens fills up later, and boxes beside it move
+  for (const each of [figure, ...stacks]) grows.observe(each);
   redrawn(host, draw);
 }
 
