@@ -64,7 +64,7 @@ def generate(
     rotary: StretchedRotary = StretchedRotary(),
     output: Output = Output(),
 ) -> None:
-    """Continue text with a language model, transcribe sounds, or draw pictures for captions.
+    """Continue text, transcribe sounds, or draw pictures for captions.
 
     Every prompt gives exactly one output line: its continuation without the prompt. Line breaks in
     it are written as \\n, and backslashes as \\\\; --json keeps them. With --n-best, all candidates

@@ -51,7 +51,7 @@ GROUPS = {
         "shortlist": "Build a lexical shortlist from sentence pairs, for faster translation.",
     },
     "Other models": {
-        "generate": "Continue text with a language model, or draw pictures for captions.",
+        "generate": "Continue text, transcribe sounds, or draw pictures for captions.",
         "fill": "Fill [MASK] in a text.",
         "classify": "Label texts, pairs of texts, or images.",
         "tag": "Label the words of texts.",

@@ -31,7 +31,7 @@ def test_a_line_for_each_file(run, speech: Path, sounds: list[str]) -> None:
     assert [first["text"], second["text"]] == [each.text for each in expected]
     assert empty["text"] == ""
     alone = run("generate", speech, sounds[0], *asked)
-    assert json.loads(alone.out) == first
+    assert json.loads(alone.out)["text"] == first["text"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_language_is_no_flag_of_texts(run) -> None:
 
 
 def test_other_verbs_name_what_they_need(run, speech: Path, sounds: list[str]) -> None:
-    for words in (("translate", speech, "a"), ("embed", speech, "a"), ("serve", speech)):
+    for words in (("translate", speech, "a"), ("embed", speech, "a")):
         ran = run(*words)
         assert ran.status == 2
         assert "its kind is 'transcriber'" in ran.err
