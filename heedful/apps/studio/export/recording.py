@@ -8,6 +8,8 @@ each model and each of its examples.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import math
 import re
@@ -59,9 +61,14 @@ class PageAnswers:
         Args:
             page: name of the page.
         """
-        name, keys = json.dumps(page), json.dumps(self.keys, ensure_ascii=False)
-        values = ",\n".join(self.values)
-        return f"heedfulSite.answers[{name}] = {keys};\nheedfulSite.values[{name}] = [{values}];\n"
+        keys, values = json.dumps(self.keys, ensure_ascii=False), ",".join(self.values)
+        answers = packed(f'{{"keys":{keys},"values":[{values}]}}'.encode())
+        return f"heedfulSite.answers[{json.dumps(page)}] = {json.dumps(answers)};\n"
+
+
+def packed(data: bytes) -> str:
+    """Return data for a script, compressed: a page from `file://` can read only scripts."""
+    return base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii")
 
 
 def record(page: Page, workspace: Workspace) -> PageAnswers:

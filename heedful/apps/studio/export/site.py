@@ -6,8 +6,6 @@ answers their calls: with recorded answers, or with models that run in the page.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import html
 import json
 import shutil
@@ -18,11 +16,12 @@ from typing import Any
 import heedful
 from heedful.apps.studio.app import STATIC, load_pages
 from heedful.apps.studio.course import read_course
-from heedful.apps.studio.export.recording import chosen_pages, defaults_of, record
+from heedful.apps.studio.export.recording import chosen_pages, defaults_of, packed, record
 from heedful.apps.studio.export.script_bundle import bundle
 from heedful.apps.studio.pages import Page
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import UserError
+from heedful.text.tokenizer_pair import WORDS_FILE
 
 POLICY = (
     "default-src 'self'; img-src 'self' data:; worker-src blob:; object-src 'none'; "
@@ -150,7 +149,7 @@ def facts_script(workspace: Workspace, pages: list[Page], models: list[str]) -> 
         "facts": facts,
         "defaults": {page.name: defaults_of(page) for page in pages},
         "models": models,
-        **{name: {} for name in ("answers", "values", "files")},
+        **{name: {} for name in ("answers", "files")},
     }
     return f"globalThis.heedfulSite = {json.dumps(site, ensure_ascii=False)};\n"
 
@@ -173,18 +172,18 @@ def runs_in_page(place: WorkspaceDirectory) -> bool:
 
 
 def model_script(place: WorkspaceDirectory) -> str:
-    """Return the script that gives the files of a model to a page.
-
-    The weights are compressed and in base64, as a page from `file://` can read only scripts.
-    """
-    files: dict[str, Any] = {
+    """Return the script that gives the files of a model to a page."""
+    texts = {
         file.name: json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(place.path.glob("*.json"))
+        if file.name != WORDS_FILE  # which checks read, and no page asks for
     }
-    packed = gzip.compress((place.path / WEIGHTS).read_bytes(), mtime=0)
-    files[WEIGHTS] = base64.b64encode(packed).decode("ascii")
-    content = json.dumps(files, ensure_ascii=False, separators=(",", ":"))
-    return f"heedfulSite.files[{json.dumps(place.name)}] = {content};\n"
+    content = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+    files = {
+        "texts": packed(content.encode()),
+        WEIGHTS: packed((place.path / WEIGHTS).read_bytes()),
+    }
+    return f"heedfulSite.files[{json.dumps(place.name)}] = {json.dumps(files)};\n"
 
 
 def _write(file: Path, text: str) -> None:

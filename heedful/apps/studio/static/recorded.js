@@ -32,6 +32,25 @@ function inOrder(value) {
 /** A request as its answer is filed: every setting, defaults too. */
 const keyOf = (defaults, body) => JSON.stringify(inOrder({ ...defaults, ...body }));
 
+const answers = new Map();
+
+/** The recorded answers of a page: the places of calls and requests, and the answers by place. */
+function recorded(page) {
+  const read = async () => {
+    // A page may ask for answers of another, which a site of a few pages lacks.
+    const there = site.facts.pages.some((each) => each.name === page) && await script(`answers/${page}.js`);
+    return there ? JSON.parse(await new Response(unpacked(site.answers[page])).text()) : { keys: {}, values: [] };
+  };
+  if (!answers.has(page)) answers.set(page, read());
+  return answers.get(page);
+}
+
+/** The stream of bytes that a script holds, compressed and in base64. */
+function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+}
+
 /**
  * Answer a call.
  * @throws {what, where, remedy, instead: the answer to the nearest recorded request, if there is one}
@@ -40,24 +59,23 @@ export async function answerHere(page, name, body, signal) {
   const stop = () => {
     if (signal?.aborted) throw new DOMException("stopped", "AbortError");
   };
-  // A page may ask for answers of another, which a site of a few pages lacks.
-  if (site.facts.pages.some((each) => each.name === page)) await script(`answers/${page}.js`);
+  const { keys, values } = await recorded(page);
   stop();
-  const known = site.answers[page]?.[name] ?? {};
+  const known = keys[name] ?? {};
   const key = keyOf(site.defaults[page]?.[name] ?? {}, body);
   if (key in known) {
-    const answer = structuredClone(site.values[page][known[key]]);
+    const answer = structuredClone(values[known[key]]);
     if (answer.refused) throw answer.refused; // as the studio refuses this request
     return answer;
   }
   const computed = await computeHere(page, name, body, signal);
   stop();
   if (computed !== undefined) return computed;
-  const near = nearest(Object.keys(known).filter((each) => !site.values[page][known[each]].refused), key);
+  const near = nearest(Object.keys(known).filter((each) => !values[known[each]].refused), key);
   throw {
     what: near ? "This choice is not recorded; the picture shows the nearest that is" : "This answer is not recorded in the exported course",
     where: `${page}/${name}`, remedy: AT_HOME,
-    instead: near && structuredClone(site.values[page][known[near]]),
+    instead: near && structuredClone(values[known[near]]),
   };
 }
 
@@ -77,12 +95,11 @@ async function giveModel(name) {
   return true;
 }
 
-/** The files of a model; its weights are compressed, in base64. */
+/** The files of a model: parsed JSON, and the bytes of its weights. */
 async function unpack(files) {
   const name = "model.safetensors";
-  const bytes = Uint8Array.from(atob(files[name]), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return { ...files, [name]: await new Response(stream).arrayBuffer() };
+  const texts = JSON.parse(await new Response(unpacked(files.texts)).text());
+  return { ...texts, [name]: await new Response(unpacked(files[name])).arrayBuffer() };
 }
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
