@@ -270,7 +270,8 @@ CASES = {
         "CLIPModel",
         {
             "text_config": CLIP["text_config"] | {"eos_token_id": 2, "hidden_act": "gelu"},
-            "vision_config": {**VIT, "num_channels": 3, "hidden_size": 24, "layer_norm_eps": 1e-3},
+            "vision_config": {**VIT, "hidden_size": 24, "layer_norm_eps": 1e-3},
+            "projection_dim": 20,
         },
     ),
     "siglip": ("SiglipModel", SIGLIP),

@@ -67,8 +67,11 @@ def outputs(model, theirs):
     if model.spec.reads == "images_and_texts":
         ids, images = ids.clamp(max=38), torch.randn(3, 3, 8, 8)
         ids[:, -1] = 39  # the end token, and the highest id
-        found = model(images, ids, at)
-        return found, theirs(input_ids=ids, pixel_values=images).logits_per_image
+        of_images, of_texts = model.image_vectors(images), model.text_vectors(ids, at)
+        found = (of_images, of_texts, model(images, ids, at))
+        told = theirs(input_ids=ids, pixel_values=images)
+        expected = (told.image_embeds, told.text_embeds, told.logits_per_image)
+        return tuple(torch.cat([each.flatten() for each in one]) for one in (found, expected))
     if model.spec.reads == "pairs":
         target = ids[:, :4].flip(1)
         found = model.logits(model(ids, at, target, at[:, :4]))
