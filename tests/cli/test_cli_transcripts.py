@@ -63,4 +63,4 @@ def test_other_verbs_name_what_they_need(run, speech: Path, sounds: list[str]) -
         ran = run(*words)
         assert ran.status == 2
         assert "its kind is 'transcriber'" in ran.err
-    assert "transcriber, 4" in run("info", speech).out
+    assert "transcriber, 60,992 parameters" in run("info", speech).err

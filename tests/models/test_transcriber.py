@@ -34,14 +34,13 @@ def test_steps_are_the_rows_of_a_whole_pass(model: Transcriber) -> None:
 
 
 @torch.no_grad()
-def test_a_state_sees_seven_frames_before_attention(model: Transcriber) -> None:
-    """Two windows of three frames, of which the second moves by two."""
+def test_a_state_sees_five_frames_before_attention(model: Transcriber) -> None:
+    """Three frames, and of those three the ones before and after, every second time."""
     frames, states = torch.randn(1, 100, 80), torch.arange(50)[None]
     other = frames.clone()
     other[:, 40] += 1.0
     moved = (model.source_input(frames, states) != model.source_input(other, states)).any(-1)[0]
-    assert moved.nonzero().flatten().tolist() == [19, 20, 21][: int(moved.sum())]
-    assert moved[20]
+    assert moved.nonzero().flatten().tolist() == [19, 20, 21]
 
 
 def test_frames_of_other_bands_are_refused(model: Transcriber) -> None:
