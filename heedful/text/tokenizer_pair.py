@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import is_of_word
-from heedful.text.seen_words import SeenWords
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
-if TYPE_CHECKING:  # imported on use: few models have protected spans
+if TYPE_CHECKING:  # imported on use: few models have protected spans or a list of words
     from heedful.text.chat_template import ChatTemplate
     from heedful.text.protected_spans import Protection, SpanKind
+    from heedful.text.seen_words import SeenWords
 
 T = TypeVar("T")
 
@@ -206,6 +206,8 @@ class TokenizerPair:
 
     def having_seen(self, targets: Iterable[str]) -> TokenizerPair:
         """Return this pair with the words of training targets beside those that it has."""
+        from heedful.text.seen_words import SeenWords
+
         words = SeenWords.of(targets)
         # A model that begins with another one has learned the words of both trainings.
         return replace(self, words=words if self.words is None else words | self.words)
@@ -272,7 +274,7 @@ class TokenizerPair:
         )
         words = _read_beside(
             directory / WORDS_FILE,
-            SeenWords.from_plain,
+            _seen_words,
             "This is no list of the words that a model was trained on, or not to this version of "
             "Heedful",
         )
@@ -319,6 +321,12 @@ def _protection(content: Any) -> Protection:
     if not kinds or not set(kinds) <= set(SPAN_KINDS):
         raise ValueError(kinds)
     return Protection(kinds)
+
+
+def _seen_words(content: Any) -> SeenWords:
+    from heedful.text.seen_words import SeenWords
+
+    return SeenWords.from_plain(content)
 
 
 def _reading(content: Any) -> Reading:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from heedful.config import PlainActivation
 from heedful.engines.class_exchange import Exchange, has_no_hooks
 from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.engines.training.fused_sublayer import Parameters, fused_sublayer
@@ -224,7 +223,7 @@ class ProcessorFeedForward(FeedForward):
         """Compute the whole sub-layer in one call; see `fused_sublayer`."""
         up = Parameters(self.up.weight, self.up.bias)
         down = Parameters(self.down.weight, self.down.bias)
-        return fused_sublayer(x, y, up, cast("PlainActivation", self.kind), down, after)
+        return fused_sublayer(x, y, up, cast("Any", self.kind), down, after)
 
 
 def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:
