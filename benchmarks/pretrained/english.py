@@ -3,11 +3,11 @@
     python benchmarks/pretrained/english.py causal --data DIR
     python benchmarks/pretrained/english.py masked --data DIR
 
-DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, for the masked model wikitext2/train.txt.gz and the
-other two files as well (or set HEEDFUL_DATA). No sentence of the validation and test parts is
-trained on. The test part is measured once, on the model as it is stored. The settings stand in
-english.toml and english_masked.toml. A run that was stopped goes on with --resume, and --finish
-publishes what it has.
+DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, wikitext2/train.txt.gz and the other two files, and
+for the causal model python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the
+validation and test parts is trained on. The test part is measured once, on the model as it is
+stored. The settings stand in english.toml and english_masked.toml. A run that was stopped goes on
+with --resume, and --finish publishes what it has.
 """
 
 from __future__ import annotations
@@ -27,10 +27,24 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
+from english_documents import (  # noqa: E402
+    WAYS,
+    Documents,
+    detokenized,
+    english_documents,
+    frequent_words,
+    sentences_of,
+    task,
+)
 from publish import store, write_card  # noqa: E402
 from tatoeba import english_lines  # noqa: E402
 
+from heedful.apps.evaluation.text_likelihood import text_likelihood  # noqa: E402
+
 PARTS = ("train", "valid", "test")
+PAIRS = ("en-de", "en-fr")
+SHOTS = (0, 1, 2, 4, 8)
+QUESTIONS = 200
 LONGEST = 30
 """Words of a sentence of WikiText-2 that is used: longer ones rarely fit a row."""
 
@@ -43,6 +57,8 @@ CAUSAL_EXAMPLES = (
     ("The animal didn't cross the street because it was too", "tired, or wide?"),
     ("I saw the man with the", "Three words before a noun"),
     ("Yesterday I went to the bank and", "A bank for money"),
+    ("red house -> house red\ngood old man -> man old good\nsmall child ->", "Words reversed"),
+    ("3 May 1999 -> 1999-05-03\n12 June 2001 -> 2001-06-12\n7 March 1985 ->", "Dates rewritten"),
 )
 MASKED_EXAMPLES = (
     ("I went to the bank to borrow some [MASK].", "A bank for money"),
@@ -60,15 +76,25 @@ def main() -> None:
     name = "english-masked" if masked else "english"
     run = arguments.run or Path("runs") / f"pretrained-{name}"
     run.parent.mkdir(parents=True, exist_ok=True)
-    texts = _texts(arguments.data, masked=masked)
+    texts = english_lines([arguments.data / "tatoeba" / f"{p}.tsv.gz" for p in PAIRS])
+    if masked:
+        for part in PARTS:
+            texts[part] += wikitext_sentences(arguments.data / "wikitext2" / f"{part}.txt.gz")
+        documents = {part: {"sentences": lines} for part, lines in texts.items()}
+    else:
+        documents = english_documents(arguments.data, texts)
     if not arguments.finish:
-        _train(run, texts, arguments)
+        _train(run, documents, arguments)
     place = store(run, name)
-    scores = (_masked_scores if masked else _causal_scores)(place, texts["test"])
+    if masked:
+        scores = _masked_scores(place, texts["test"])
+    else:
+        scores = _causal_scores(place, documents["test"])
+        scores += _few_shot_scores(place, frequent_words(texts["train"]))
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds = max(json.loads(line).get("seconds", 0) for line in lines)
     card = {
-        **(_masked_facts(texts) if masked else _causal_facts(texts)),
+        **(_masked_facts(texts) if masked else _causal_facts(documents["train"])),
         "languages": ["en"],
         "command": f"python benchmarks/pretrained/english.py {arguments.kind} --data DIR",
         "scores": scores,
@@ -88,17 +114,10 @@ def wikitext_sentences(path: Path) -> Iterator[str]:
         for line in file:
             if line.startswith(" ="):  # a title
                 continue
-            for sentence in re.split(r"(?<= [.?!]) (?=[A-Z\"])", line.strip()):
+            for sentence in sentences_of(line):
                 words = sentence.split()
                 if 4 <= len(words) <= LONGEST and "<unk>" not in words and words[-1] in ".?!":
-                    yield _detokenize(sentence)
-
-
-def _detokenize(sentence: str) -> str:
-    text = re.sub(r" @([-,.])@ ", r"\1", sentence)
-    text = re.sub(r'" ([^"]*?) "', r'"\1"', text).replace(' "', ' "')
-    text = re.sub(r" ([,.;:?!%)\]]|'(?:s|re|ve|ll|d|m|t)\b|n't\b)", r"\1", text)
-    return re.sub(r"([(\[$£]) ", r"\1", text)
+                    yield detokenized(sentence)
 
 
 def _parse() -> argparse.Namespace:
@@ -109,19 +128,12 @@ def _parse() -> argparse.Namespace:
     return parse(parser)
 
 
-def _texts(data: Path, *, masked: bool) -> dict[str, list[str]]:
-    """Sentences by part: everyday ones, and for the masked model those of WikiText-2."""
-    texts = english_lines([data / "tatoeba" / f"{pair}.tsv.gz" for pair in ("en-de", "en-fr")])
-    if masked:
-        for part in PARTS:
-            texts[part] += wikitext_sentences(data / "wikitext2" / f"{part}.txt.gz")
-    return texts
-
-
-def _train(run: Path, texts: dict[str, list[str]], arguments: argparse.Namespace) -> None:
-    files = {part: run.with_suffix(f".{part}.txt") for part in ("train", "valid")}
+def _train(run: Path, documents: dict[str, Documents], arguments: argparse.Namespace) -> None:
+    files = {part: run.with_suffix(f".{part}.jsonl") for part in ("train", "valid")}
     for part, file in files.items():
-        file.write_text("".join(f"{line}\n" for line in texts[part]), encoding="utf-8")
+        texts = [text for each in documents[part].values() for text in each]
+        lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     words = ["train", str(run)]
     if arguments.resume and (run / "config.toml").exists():
         words.append("--resume")
@@ -132,36 +144,57 @@ def _train(run: Path, texts: dict[str, list[str]], arguments: argparse.Namespace
     heedful([*words, *arguments.extra])
 
 
-def _causal_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
-    """Perplexity and bits per byte of the stored model on the test part, end tokens counted."""
-    import torch
+def _causal_scores(place: Path, documents: Documents) -> list[dict[str, Any]]:
+    """Bits per byte of the stored model on each kind of held-out documents, with end tokens."""
+    import heedful as package
 
-    from heedful import inspect
-    from heedful.inspect.readings import batches, tensors
+    model = package.load(place)
+    scores = []
+    for kind, texts in documents.items():
+        if kind == "few-shot tasks":
+            continue  # whose answers are counted
+        found = text_likelihood(model, texts)
+        scores.append(
+            {
+                "metric": "bits per byte",
+                "data": f"{len(texts):,} held-out {kind}",
+                "value": round(found.bits_per_byte, 3),
+                "note": "Of the stored weights of 8 bits, each by itself; its end is predicted "
+                f"and has no bytes. {found.bytes:,} bytes, {found.tokens:,} tokens.",
+            }
+        )
+    return scores
 
-    subject = inspect.load(place)
-    readings = inspect.read_all(subject, sentences)
-    nll, tokens = 0.0, 0
-    with torch.inference_mode():
-        for numbers in batches(readings):
-            ids, positions = tensors(subject, [readings[number] for number in numbers])
-            model: Any = subject.model
-            log_probs = model.logits(model(ids, positions)).log_softmax(-1)
-            ends = torch.full_like(ids[:, :1], subject.source.eos)
-            after = torch.cat([ids[:, 1:], ends], 1)
-            last = (positions == positions.amax(1, keepdim=True)) & (positions >= 0)
-            after = torch.where(last, subject.source.eos, after)
-            found = -log_probs.gather(2, after[..., None])[..., 0][positions >= 0]
-            nll, tokens = nll + float(found.double().sum()), tokens + len(found)
-    size = sum(len(sentence.encode()) + 1 for sentence in sentences)
-    data = f"{len(sentences):,} held-out sentences of Tatoeba"
-    note = "Of the stored weights of 8 bits, each sentence by itself with its end."
-    return [
-        {"metric": "perplexity", "data": data, "value": round(math.exp(nll / tokens), 1)}
-        | {"note": f"{note} By piece of its vocabulary, {tokens:,} of them."},
-        {"metric": "bits per byte", "data": data, "value": round(nll / math.log(2) / size, 3)}
-        | {"note": f"{note} {size:,} bytes, one for each end."},
-    ]
+
+def _few_shot_scores(place: Path, words: list[str]) -> list[dict[str, Any]]:
+    """Share of right answers to few-shot tasks, by the number of examples in the prompt."""
+    import heedful as package
+
+    model = package.load(place)
+    scores = []
+    for kind in ("copy", "reverse", "dates"):
+        draw = random.Random(5)
+        asked = []
+        for _ in range(QUESTIONS):
+            source, target = draw.sample(WAYS, 2)
+            asked.append([task(draw, kind, words, source, target) for _ in range(max(SHOTS) + 1)])
+        for shots in SHOTS:
+            prompts = [
+                "\n".join([f"{q} -> {a}" for q, a in each[:shots]] + [f"{each[-1][0]} ->"])
+                for each in asked
+            ]
+            found = model.generate(prompts, stop=("\n",), max_length=40)
+            right = [f.text.strip() == each[-1][1] for f, each in zip(found, asked, strict=True)]
+            scores.append(
+                {
+                    "metric": f"right answers: {kind}, {shots} examples",
+                    "data": f"{QUESTIONS} questions that no training saw",
+                    "value": round(sum(right) / len(right), 3),
+                    "note": "Of the stored weights of 8 bits, greedy; in training such documents "
+                    "are a part, with other words and days.",
+                }
+            )
+    return scores
 
 
 def _masked_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
@@ -203,18 +236,24 @@ def _masked_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
     return scores
 
 
-def _causal_facts(texts: dict[str, list[str]]) -> dict[str, Any]:
+def _causal_facts(documents: Documents) -> dict[str, Any]:
+    counts = ", ".join(f"{len(texts):,} {kind}" for kind, texts in documents.items())
     return {
-        "title": "Everyday English, word by word",
-        "summary": "Goes on with short everyday sentences",
+        "title": "English, word by word",
+        "summary": "Goes on with English text, and follows examples of simple tasks",
         "task": "causal_lm",
-        "data": f"Tatoeba (2018 and 2019), {len(texts['train']):,} English sentences",
-        "licence": "CC BY 2.0 FR",
-        "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki",
+        "data": f"{counts}; articles without sentences of unknown words, and tasks made by a "
+        "program: words copied or reversed, and dates rewritten",
+        "licence": "CC BY 2.0 FR, CC BY-SA 3.0 and PSF; Shakespeare is in the public domain",
+        "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki, "
+        "of Wikipedia, in the selection of Stephen Merity and others (WikiText-2), and of Python's "
+        "documentation",
         "limits": [
-            "It writes one short sentence, as its data are, and knows nothing of facts.",
-            "Of names it knows Tom and Mary best.",
-            "Its sentences follow grammar more often than sense.",
+            "It knows words and their order, not facts: what it says of the world is made up.",
+            "Instructions are not followed; examples of the tasks above are.",
+            "It reads 512 tokens, about 380 words.",
+            "Text in the tone of the data comes first: names of Tatoeba, films and battles of "
+            "Wikipedia, Python.",
         ],
         "examples": [{"text": text, "about": about} for text, about in CAUSAL_EXAMPLES],
     }
