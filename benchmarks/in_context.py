@@ -23,8 +23,9 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from datetime import UTC
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from driver import (
@@ -37,10 +38,14 @@ from driver import (
     train,
     write_result,
 )
+from tables import markdown_table
 
 NAME = "in-context"
 SETTINGS = HERE / "in_context" / "decoder.toml"
 SHOTS = (0, 1, 2, 4, 8)
+CHARTED = 4
+"""Examples before the questions of the chart."""
+KINDS = ("copy", "reverse", "dates", "dates held out", "cipher")
 EXAMPLES = 12
 """Examples of a training document."""
 QUESTIONS = 200
@@ -67,20 +72,67 @@ def main() -> None:
     runs.mkdir(parents=True, exist_ok=True)
     files = write_documents(runs)
     questions = list(ask(random.Random(3)))
-    rows: list[dict[str, Any]] = []
-    for width in arguments.widths:
-        for seed in arguments.seeds:
-            name = f"{width}-{seed}"
-            run, log = runs / name, out / f"{name}.log"
-            settings = {"seed": seed, **shape(width)}
+    # Seeds in the outer loop: a benchmark that is stopped has every width with the first of them.
+    for seed, width in product(arguments.seeds, arguments.widths):
+        name = f"{width}-{seed}"
+        kept, log = out / f"{name}.json", out / f"{name}.log"
+        if not kept.exists():
             before = processor_seconds()
-            train(run, SETTINGS, files, settings, arguments.extra, log)
-            minutes = (processor_seconds() - before) / 60
+            train(
+                runs / name, SETTINGS, files, {"seed": seed, **shape(width)}, arguments.extra, log
+            )
+            minutes = round((processor_seconds() - before) / 60, 1)
             hide_paths(log, {runs: "RUNS"})
-            row = {"width": width, "seed": seed, "processor_minutes": round(minutes, 1)}
-            rows.append({**row, "right": answered(run, questions)})
-            print(json.dumps(rows[-1]), flush=True)
-    write_result(out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows)
+            row = {"width": width, "seed": seed, "processor_minutes": minutes}
+            row["right"] = answered(runs / name, questions)
+            kept.write_text(json.dumps(row) + "\n", encoding="utf-8")
+            print(kept.read_text(encoding="utf-8"), end="", flush=True)
+        # Of every run that is kept, as widths and seeds may be asked for one by one.
+        found = [read_json(file) for file in out.glob("*-*.json")]
+        rows = sorted(found, key=lambda row: (row["width"], row["seed"]))
+        write_result(out, "python benchmarks/in_context.py", arguments.extra, started, runs=rows)
+        report(rows, out)
+
+
+def report(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write a table of all figures, and a chart of those with four examples by width."""
+    from heedful.apps import charts
+
+    widths = sorted({row["width"] for row in rows})
+    table = [["rule", "width", "seeds", *(f"k = {shots}" for shots in SHOTS)]]
+    series: dict[str, list[charts.Estimate]] = {}
+    for kind, width in product(KINDS, widths):
+        seeds = [row["right"][kind] for row in rows if row["width"] == width]
+        percent = {shots: [100 * each[str(shots)] for each in seeds] for shots in SHOTS}
+        cells = [cell(percent[shots]) for shots in SHOTS]
+        table.append([kind, str(width), str(len(seeds)), *cells])
+        shown = percent[CHARTED]
+        estimate = charts.Estimate(width, mean(shown), min(shown), max(shown))
+        series.setdefault(kind, []).append(estimate)
+    (out / "table.md").write_text(markdown_table(table), encoding="utf-8")
+    chart = charts.bands(
+        series,
+        x="width of the model",
+        y="right answers, percent",
+        title=f"Answers after {CHARTED} examples in the prompt",
+        more="Means over seeds, with the lowest and the highest",
+        log=True,
+    )
+    charts.save(chart, out / "by-width.svg")
+
+
+def cell(values: list[float]) -> str:
+    """Return the mean of the seeds with the lowest and the highest.
+
+    No interval of Student's: a seed has all answers right or none, which is no normal spread.
+    """
+    spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}"
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object of a file."""
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def shape(width: int) -> dict[str, Any]:
@@ -145,7 +197,7 @@ def ask(draw: random.Random) -> Iterator[tuple[str, int, str, str]]:
 
     A question is asked with each number of examples, the first ones of the same eight.
     """
-    for kind in ("copy", "reverse", "dates", "dates held out", "cipher"):
+    for kind in KINDS:
         for _ in range(QUESTIONS):
             rule = new_rule(draw, kind)
             shown = [rule(draw) for _ in range(max(SHOTS))]
@@ -160,7 +212,7 @@ def ask(draw: random.Random) -> Iterator[tuple[str, int, str, str]]:
                 yield kind, shots, f"{before}{question}>", answer
 
 
-def answered(run: Path, questions: list[tuple[str, int, str, str]]) -> dict[str, dict[int, float]]:
+def answered(run: Path, questions: list[tuple[str, int, str, str]]) -> dict[str, dict[str, float]]:
     """Return the share of right answers by kind and number of examples."""
     prompts, answers = run / "prompts.txt", run / "answers.txt"
     prompts.write_text("".join(f"{prompt}\n" for _, _, prompt, _ in questions), encoding="utf-8")
@@ -171,7 +223,7 @@ def answered(run: Path, questions: list[tuple[str, int, str, str]]) -> dict[str,
     for (kind, shots, _, answer), line in zip(questions, lines, strict=True):
         found.setdefault(kind, {}).setdefault(shots, []).append(line == answer)
     return {
-        kind: {shots: sum(right) / len(right) for shots, right in by_shots.items()}
+        kind: {str(shots): sum(right) / len(right) for shots, right in by_shots.items()}
         for kind, by_shots in found.items()
     }
 

@@ -121,6 +121,7 @@ def text_scores(run: Path, names: Sequence[str], data: Path) -> dict[str, Any]:
         parts = TASKS[name].read(data)
         examples = parts["test"]
         found[name] = scores_of(name, examples, answers(pipeline, name, examples))
+        found[name]["nats_per_word"] = nats(pipeline, name, examples)
         if name == "trees":
             ruled = ruled_codes(pipeline, parts["train"], examples)
             found["trees-by-grammar"] = tree_scores(examples, ruled)
@@ -136,6 +137,17 @@ def answers(pipeline: Any, name: str, examples: Sequence[Example]) -> list[str]:
     sources = [TASKS[name].prefix + example.source for example in examples]
     options: dict[str, Any] = {"beam": 1, "max_length": longest, "protect": []}
     return list(map(str, pipeline.translate(sources, **options)))
+
+
+def nats(pipeline: Any, name: str, examples: Sequence[Example]) -> dict[str, float]:
+    """Minus the log-probability of the right answers by their words, with its interval.
+
+    Models with different tokens can be compared by it, and before one of their answers is right.
+    """
+    sources = [TASKS[name].prefix + example.source for example in examples]
+    scored = pipeline.score(sources, [example.target for example in examples])
+    words = [float(len(example.target.split())) for example in examples]
+    return rounded(ratio_interval([-each.score for each in scored], words))
 
 
 def ruled_codes(pipeline: Any, train: Sequence[Example], test: Sequence[Example]) -> list[str]:

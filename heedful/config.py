@@ -358,9 +358,9 @@ def _read_registered(family: str, own: Mapping[str, Any], value: Any) -> Any:
 # Choices that settings and specs share. They are here so that the flags of a run load no spec,
 # which makes `heedful train --help` 30 ms faster.
 
-PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+PlainActivation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"]
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+Activation = Literal[PlainActivation, "swiglu", "geglu", "geglu_tanh", "reglu"]
 
 GATED: dict[Activation, PlainActivation] = {
     "swiglu": "silu",

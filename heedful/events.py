@@ -89,10 +89,12 @@ class Samples:
     Args:
         step: number of updates so far.
         items: output for each example.
+        worst: the worst outputs of this validation, of whatever examples, worst first.
     """
 
     step: int
     items: tuple[Sample, ...]
+    worst: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,10 @@ class Events:
         """Emit a `Metric`."""
         self.emit(Metric(step, dict(values), kind))
 
-    def samples(self, step: int, items: Iterable[Sample]) -> None:
+    def samples(self, step: int, items: Iterable[Sample], worst: Iterable[Sample] = ()) -> None:
         """Emit `Samples`, unless there are none."""
         if kept := tuple(items):
-            self.emit(Samples(step, kept))
+            self.emit(Samples(step, kept, tuple(worst)))
 
     def note(self, text: str) -> None:
         """Emit a `Note`."""
@@ -252,6 +254,8 @@ class MetricsFile:
         if isinstance(event, Samples):
             record = {"step": event.step, "event": "samples"}
             record["samples"] = [asdict(item) for item in event.items]
+            if event.worst:
+                record["worst"] = [asdict(item) for item in event.worst]
         elif isinstance(event, Metric):
             # Lines of training, the most frequent ones, have no field for their kind.
             kind = {} if event.kind == "train" else {"event": event.kind}

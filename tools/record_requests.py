@@ -3,9 +3,10 @@
     python tools/record_requests.py [--pages tour attention …]
 
 Every page is opened in Firefox: as it opens, with each model and each example, at the addresses of
-the course, and with every option of every control. What it asks the studio for goes into
-`heedful/apps/studio/export/requests.json`. Calls that the models answer in the page itself are
-listed for the first two and the course alone. Run it after a change of a page's controls or calls.
+the course, with every option of every control, and with every box of a figure. What it asks the
+studio for goes into `heedful/apps/studio/export/requests.json`. Calls that the models answer in the
+page itself are listed for the first two and the course alone. Run it after a change of a page's
+controls or calls.
 """
 
 from __future__ import annotations
@@ -184,10 +185,19 @@ class PageRequests:
                     settings = {"model": place["name"], "text": place["examples"][0]["text"]}
                     firefox.open(f"{address}?{urlencode(settings)}")
                     self.keep(EACH_EXAMPLE)
+                    self.open_boxes(firefox)
         for query in self.queries():
             firefox.value("sessionStorage.clear()")
             firefox.open(f"{address}?{query}")
             self.keep("")
+
+    def open_boxes(self, firefox: Firefox) -> None:
+        """Open every box of a figure of the model; of the first example, all is recorded."""
+        boxes = "[...document.querySelectorAll('[data-box]')]"
+        for index in range(int(firefox.value(f"{boxes}.length"))):
+            firefox.value(f"{boxes}[{index}].click()")
+            wait(firefox)
+        self.keep("")
 
     def use_controls(self, firefox: Firefox, address: str) -> None:
         """Choose every option of every control of the page as it opens."""
@@ -221,7 +231,7 @@ class PageRequests:
             place = self.places.get(str(body.get("model", "")))
             if call in NOT_RECORDED or computed:
                 continue
-            if place is not None and place["kind"] in TEXTS:
+            if place is not None and (place["kind"] in TEXTS or list(body) == ["model"]):
                 body |= {"model": f"@{place['kind']}"}
                 if body.get("text") in [each["text"] for each in place["examples"]]:
                     body |= {"text": example or FIRST_EXAMPLE}

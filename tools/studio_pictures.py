@@ -1,6 +1,9 @@
 """Take pictures of every page of the studio at three widths, and those of README and guide.
 
-    python tools/studio_pictures.py [--out build/pictures] [--dark] [--browser PATH]
+    python tools/studio_pictures.py [--out build/pictures] [--dark] [--previews] [--browser PATH]
+
+With `--previews` it takes only the pictures that an exported course gives to those who show a link,
+one for each page: as the page opens in a frame, in few colours.
 
 The studio shows the models at hand. A table says where the first drawing of each page begins and
 ends at 1440 × 900. Needs the `studio` and `dev` extras and a Chromium, on the path or given.
@@ -9,6 +12,7 @@ ends at 1440 × 900. Needs the `studio` and `dev` extras and a Chromium, on the 
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import threading
 from collections.abc import Iterator
@@ -17,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from heedful.apps.sockets import address_of, listen
 from heedful.apps.studio.app import build_app
+from heedful.apps.studio.export.site import PREVIEWS, preview_of
 from heedful.apps.studio.pages import PAGES
 from heedful.apps.studio.workspace import Workspace
 from heedful.pretrained.catalogue import models_at_hand
@@ -35,6 +41,18 @@ SHOWN = {
 """The pictures of the README and of the guide, and the address of each."""
 SIZES = {"desk": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
 LARGEST = 200_000
+WINDOW = (1350, 708)
+"""The window of a preview in pixels: 1.91 to 1, as sites that show links cut pictures."""
+SHRUNK = 2 / 3
+COLOURS = 32
+AT = {"steps": "&stage=5"}
+"""Settings of pages that open on their first step."""
+ALONE = """() => {
+  for (const each of document.querySelectorAll(".side, .about, .saves, .tour-head .walk")) {
+    each.hidden = true;
+  }
+}"""
+"""Leaves the picture of a page, without what changes it."""
 DRAWN = ".drawing svg, .drawing canvas, .matrix, .beside, .links, .cards, .sums"
 
 
@@ -46,6 +64,9 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=arguments.browser, args=["--no-sandbox", "--disable-gpu"]
         )
+        if arguments.previews:
+            take_previews(browser, home)
+            return
         for name, (width, height) in SIZES.items():
             page = browser.new_page(
                 viewport={"width": width, "height": height},
@@ -74,8 +95,28 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "pictures")
     parser.add_argument("--dark", action="store_true", help="in dark colours")
+    parser.add_argument("--previews", action="store_true", help="only the previews of links")
     parser.add_argument("--browser", default=shutil.which("chromium"), help="path of Chromium")
     return parser.parse_args()
+
+
+def take_previews(browser: Any, home: str) -> None:
+    """Take the picture of each page for an exported course."""
+    page = browser.new_page(
+        viewport=dict(zip(("width", "height"), WINDOW, strict=True)),
+        device_scale_factor=SHRUNK,
+        reduced_motion="reduce",
+    )
+    PREVIEWS.mkdir(exist_ok=True)
+    for name in ("", *(each.name for each in PAGES)):
+        open_page(page, f"{home}{name}?embed=1{AT.get(name, '')}")
+        page.evaluate(ALONE)
+        page.wait_for_timeout(500)  # drawings fit the width that is theirs now
+        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        # Drawings have few colours; a palette without dithering takes a third of the bytes.
+        few = picture.quantize(COLOURS, dither=Image.Dither.NONE)
+        few.save(PREVIEWS / preview_of(name), optimize=True)
+    print(f"{sum(file.stat().st_size for file in PREVIEWS.iterdir()):,} bytes in {PREVIEWS}")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """How fast language models write on a processor: beside a peer, with drafts, with known beginnings.
 
     python benchmarks/speed/text_on_processors.py beside --threads 1 --clock cpu
-    python benchmarks/speed/text_on_processors.py drafts --threads 1 --clock cpu [--pair BIG SMALL]
+    python benchmarks/speed/text_on_processors.py drafts --threads 1 --clock cpu
+    python benchmarks/speed/text_on_processors.py drafts … --pair BIG SMALL --prompts FILE
     python benchmarks/speed/text_on_processors.py prefixes --threads 1 --clock cpu
 
 `beside`: GPT-2's smallest shape (124 M parameters, random weights, the same for all) reads prompts
@@ -11,9 +12,10 @@ program. They take turns; figures are tokens a second, of the clock or of proces
 is not among them: its Python package has no wheel, only sources.
 
 `drafts`: greedy continuations of code with drafts (`heedful generate --draft`, `--lookup`) and
-without, and how many have equal tokens. Pairs of models: given ones of one vocabulary, and twelve
-layers of GPT-2's width with random weights, drafted by their own first layer. All but the first
-layer are scaled by a factor, which decides how often the draft is right.
+without, and how many have equal tokens. The models are twelve layers of GPT-2's width with random
+weights, drafted by their own first layer. All but the first layer are scaled by a factor, which
+decides how often the draft is right. With --pair they are two given ones of one vocabulary, which
+go on with the lines of a file (benchmarks/speed/first_layers.py makes a model that drafts).
 
 `prefixes`: the seconds to the first token of a prompt, with 80 or 400 tokens that an earlier prompt
 had too, and without.
@@ -165,14 +167,17 @@ def drafts(arguments: argparse.Namespace, stack: ExitStack) -> tuple[list[Row], 
     """Write code with drafts and without, in turns."""
     from heedful import load
 
-    code = [inspect.getsource(module) for module in (argparse, random)]
-    # From the middle of a file, where its names have stood before.
-    prompts = [text[len(text) // 2 :][:600] for text in code]
     pairs: dict[str, tuple[Any, Any]] = {}
     if arguments.pair:
+        prompts = arguments.prompts.read_text(encoding="utf-8").splitlines()
         pairs["given pair"] = (load(arguments.pair[0]), load(arguments.pair[1]))
-    for scale in SCALES[:1] if arguments.quick else SCALES:
-        pairs[f"12 layers by 1, factor {scale:g}"] = layered_pair(code, scale, arguments.quick)
+    else:
+        code = [inspect.getsource(module) for module in (argparse, random)]
+        # From the middle of a file, where its names have stood before.
+        prompts = [text[len(text) // 2 :][:600] for text in code]
+        for scale in SCALES[:1] if arguments.quick else SCALES:
+            pair = layered_pair(code, scale, arguments.quick)
+            pairs[f"12 layers by 1, factor {scale:g}"] = pair
     clock = CLOCKS[arguments.clock]
     rows: list[Row] = []
     facts: dict[str, Any] = {"drafts": {}}
@@ -295,8 +300,9 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("part", choices=["beside", "drafts", "prefixes"])
     parser.add_argument(
-        "--pair", type=Path, nargs=2, metavar=("BIG", "SMALL"), help="a model and one that drafts"
+        "--pair", nargs=2, metavar=("BIG", "SMALL"), help="a model and one that drafts"
     )
+    parser.add_argument("--prompts", type=Path, help="beginnings of texts for --pair, one a line")
     parser.add_argument(
         "--clock",
         choices=list(CLOCKS),
@@ -306,6 +312,8 @@ def main() -> None:
     arguments = parse(parser)
     if arguments.clock == "cpu" and arguments.threads > 1:
         parser.error("processor time adds up over threads: measure it with --threads 1")
+    if (arguments.pair is None) != (arguments.prompts is None):
+        parser.error("--pair and --prompts belong together")
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -314,7 +322,8 @@ def main() -> None:
         rows, facts = parts[arguments.part](arguments, stack)
     peers = facts.pop("peers", {})
     threads = "" if arguments.threads == 1 else f"-{arguments.threads}-threads"
-    finish(arguments, f"speed-text-{arguments.part}{threads}", rows, facts, peers=peers)
+    pair = "-pair" if arguments.pair else ""
+    finish(arguments, f"speed-text-{arguments.part}{pair}{threads}", rows, facts, peers=peers)
 
 
 if __name__ == "__main__":

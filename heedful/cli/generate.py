@@ -1,4 +1,4 @@
-"""`heedful generate`: continue prompts with a language model, or draw pictures for captions."""
+"""`heedful generate`: continue prompts, transcribe sounds, or draw pictures for captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from heedful.cli.evaluation.text_measures import StretchedRotary
 from heedful.cli.flags import DeviceFlag, ModelPath, PrecisionFlag, sampling_settings
-from heedful.cli.generation.chats import ChatFlags, prompts_of
+from heedful.cli.generation.chats import ChatFlags, SpeechFlags, prompts_of
 from heedful.cli.generation.drafts import SpeculationFlags, acceptance, with_schema, writer
 from heedful.cli.generation.drawn_pictures import DrawingFlags, draw_pictures
 from heedful.cli.parser import flags_of, overrides
@@ -57,13 +57,14 @@ def generate(
     drawing: DrawingFlags = DrawingFlags(),
     speculation: SpeculationFlags = SpeculationFlags(),
     conversation: ChatFlags = ChatFlags(),
+    speech: SpeechFlags = SpeechFlags(),
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: int | None = None,
     rotary: StretchedRotary = StretchedRotary(),
     output: Output = Output(),
 ) -> None:
-    """Continue text with a language model, or draw pictures for captions.
+    """Continue text with a language model, transcribe sounds, or draw pictures for captions.
 
     Every prompt gives exactly one output line: its continuation without the prompt. Line breaks in
     it are written as \\n, and backslashes as \\\\; --json keeps them. With --n-best, all candidates
@@ -72,7 +73,8 @@ def generate(
     A model of the task diffusion takes each line as a caption. It writes a PNG file into --out and
     prints its name, or else a line of JSON with image and caption, as training reads them. A model
     of time series reads a file of them by -i, and writes for each a line of JSON with quantiles of
-    its next values, in its own unit.
+    its next values, in its own unit. A model of sounds takes each line as the name of a WAV file,
+    and writes what is said in it.
 
     For example:
 
@@ -83,6 +85,7 @@ def generate(
         heedful generate helper "What is the capital of France?" --chat
         heedful generate digits "a seven" --guidance 3 --out drawn
         heedful generate sales -i sales.csv -o forecasts.jsonl
+        heedful generate whisper speech.wav --language de
 
     Args:
         prompt: Text to continue; the same as a text after the model.
@@ -118,6 +121,12 @@ def generate(
         return
     given = set(drawing.settings) | ({"out"} if drawing.out else set())
     _refuse_flags(given, "pictures", "This model writes text")
+    if pipeline.spec.reads == "sounds":
+        own = {"stream"} if stream else set()
+        own |= set() if speculation == SpeculationFlags() else {"draft"}
+        _refuse_flags(own, "texts", "This model writes what is said in sounds")
+    else:
+        _refuse_flags(set(speech.settings), "sounds", "This model reads texts")
     reading = series_reading(pipeline)
     if reading is not None and input is not None and not is_standard(input):
         options = overrides(settings)
@@ -132,7 +141,7 @@ def generate(
         _stream(pipeline, begun, search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
-    write = writer(pipeline, search, speculation, batch_size, device)
+    write = writer(pipeline, search, speculation, batch_size, device, speech.settings)
     counts = {"prompts": 0, "tokens": 0}
     with terminal() as events, output_to(output_file) as file:
         for lines in chunks(input, CHUNK, prompt):

@@ -97,7 +97,13 @@ def _is_sound(source: Path | BinaryIO) -> bool:
     return head[:4] == b"RIFF" and head[8:] == b"WAVE"
 
 
-def to_square(image: Image, side: int, resample: Resampling | None, where: str) -> Pixels:
+def to_square(
+    image: Image,
+    side: int,
+    resample: Resampling | None,
+    where: str,
+    shorter_side: int | None = None,
+) -> Pixels:
     """Return the pixels of a picture, resized to a square if it has another size.
 
     Args:
@@ -105,6 +111,8 @@ def to_square(image: Image, side: int, resample: Resampling | None, where: str) 
         side: height and width of the result.
         resample: interpolation; None refuses other sizes.
         where: name of the image for the error message.
+        shorter_side: length to which the shorter side is resized, before a square is cut out of
+            the middle; the whole picture is resized to a square if None.
 
     Returns:
         Pixels [C, side, side] uint8.
@@ -112,11 +120,18 @@ def to_square(image: Image, side: int, resample: Resampling | None, where: str) 
     Raises:
         DataError: when the size differs and `resample` is None.
     """
-    if image.size != (side, side):  # Pillow's sizes are (width, height)
+    width, height = image.size
+    size = (side, side)
+    if shorter_side is not None:
+        # Rounded down, as torchvision does.
+        shorter = min(image.size)
+        size = (shorter_side * width // shorter, shorter_side * height // shorter)
+    if image.size != size:
         if resample is None:
-            raise wrong_size(image.size[1], image.size[0], side, where)
-        image = image.resize((side, side), getattr(_pillow().Resampling, resample.upper()))
-    return pixels_of(image)
+            raise wrong_size(height, width, side, where)
+        image = image.resize(size, getattr(_pillow().Resampling, resample.upper()))
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    return pixels_of(image.crop((left, top, left + side, top + side)))
 
 
 def pixels_of(image: Image) -> Pixels:

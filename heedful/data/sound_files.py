@@ -30,6 +30,7 @@ SOUND_SUFFIXES = (".wav",)
 BANDS = 40  # usual in speech recognition: more are narrower than a bin of the low frequencies
 _WINDOW, _STEP = 0.025, 0.010  # seconds: about two periods of a low voice, and a hundred a second
 _RANGE = 80.0  # dB below the loudest point that are black; speech keeps within 60 of it
+_FASTEST = 1_000_000  # samples a second: more are of no microphone, but of a damaged head
 _LONGEST = 60.0  # seconds: a picture of a longer sound would be resized to nothing
 
 Floats = npt.NDArray[np.float64]
@@ -49,7 +50,7 @@ def spectrogram(source: Path | BinaryIO, where: str) -> npt.NDArray[np.uint8]:
         DataError: when it is no WAV file of whole numbers, damaged, silent, shorter than 25 ms or
             longer than a minute.
     """
-    samples, rate = _read(source, where)
+    samples, rate = read_samples(source, where)
     seconds = len(samples) / rate
     if not _WINDOW <= seconds <= _LONGEST:
         raise DataError(
@@ -78,14 +79,32 @@ def _filters(rate: int, size: int) -> Floats:
     hertz = np.fft.rfftfreq(size, 1 / rate)
     bins = 2595 * np.log10(1 + hertz / 700)  # the formula of HTK
     edges = np.linspace(0, bins[-1], BANDS + 2)
+    return triangles(bins, edges)
+
+
+def triangles(bins: npt.NDArray[Any], edges: Floats) -> Floats:
+    """Return filters [B, N] over frequencies [N]: each rises to 1 between edges [B + 2] and falls.
+
+    Args:
+        bins: frequencies, in the unit in which the sides of the triangles are straight.
+        edges: ascending frequencies; a filter begins at one, peaks at the next, ends at the third.
+    """
     rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
     falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
-    triangles: Floats = np.maximum(0, np.minimum(rising, falling))
-    return triangles
+    result: Floats = np.maximum(0, np.minimum(rising, falling))
+    return result
 
 
-def _read(source: Path | BinaryIO, where: str) -> tuple[Floats, int]:
-    """Return the samples of a WAV file, between −1 and 1, and how many there are in a second."""
+def read_samples(source: Path | BinaryIO, where: str) -> tuple[Floats, int]:
+    """Return the samples of a WAV file, between −1 and 1, and how many there are in a second.
+
+    Args:
+        source: path of the file, or a stream of its bytes; channels are averaged.
+        where: name of the sound for the error message.
+
+    Raises:
+        DataError: when it is no WAV file of whole numbers, or damaged.
+    """
     try:
         with wave.open(str(source) if isinstance(source, Path) else source, "rb") as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
@@ -98,7 +117,7 @@ def _read(source: Path | BinaryIO, where: str) -> tuple[Floats, int]:
             where=where,
             remedy="Save it as WAV with 16 bits a sample",
         ) from None
-    if rate < 1000 or len(content) < count * channels * width:
+    if not 1000 <= rate <= _FASTEST or len(content) < count * channels * width:
         raise DataError(
             f"The sound is damaged: it has {len(content):,} of {count * channels * width:,} bytes, "
             f"at {rate:,} samples a second",

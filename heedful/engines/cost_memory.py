@@ -322,7 +322,8 @@ def embedding_saved(spec: Any, name: str) -> Saved:
     spec = spec.of_stack(name)
     mask = spec.width if module.dropout.p else 0  # int8, one byte per element
     if spec.reads == "images":
-        return Saved(0, mask, spec.width)
+        norm = spec.input_norm if spec.kind == "vision" else None
+        return Saved(0, mask, spec.width + (_norm_saved(norm, spec.width) if norm else 0))
     norm, width = spec.embedding.norm, spec.embedding.width or spec.width
     read = spec.embedding.width or 0  # the input of the map to the model's width
     return Saved(read, mask, _norm_saved(norm, width) if norm else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,7 +123,7 @@ def next_token(
     Raises:
         ModelError: when the model does not generate.
         DataError: when the text is empty, the text with the chosen tokens is too long, or an id is
-            not in the vocabulary.
+            not in the vocabulary or one that no search chooses.
     """
     writer = _Writer(subject, text, len(chosen) + 1)
     ended = bool(chosen) and chosen[-1] == writer.specials.eos
@@ -150,12 +151,16 @@ def next_token(
             slots = len(writer.read(written[:step]))
             size, memory_bytes = _sizes(decoder.blocks, state, slots)
             sizes.append(size)
+    # `strict=False`, since the scores have one step more, that of the token still to be chosen.
+    chosen_scores = [float(own[token]) for own, token in zip(scores, chosen, strict=False)]
+    if -math.inf in chosen_scores:
+        # Padding, BOS, and the end token of a language model, whose probability is that of `end`.
+        raise writer.refusal(chosen[chosen_scores.index(-math.inf)])
     last = len(writer.read(written)) - 1
     return NextToken(
         reading=writer.reading_of(written),
         text=writer.text(written),
-        # `strict=False`, since the scores have one step more, that of the token still to be chosen.
-        chosen_scores=tuple(float(own[token]) for own, token in zip(scores, chosen, strict=False)),
+        chosen_scores=tuple(chosen_scores),
         logits=last_logits,
         scores=scores[-1].cpu().numpy(),
         names=writer.names(),
@@ -294,11 +299,7 @@ class _Writer:
         """Raise an error for ids outside the vocabulary, and for a sequence that is too long."""
         for id in chosen:
             if not 0 <= id < self.size or id == self.specials.eos:
-                raise DataError(
-                    f"The text cannot go on from token {id}",
-                    where="chosen",
-                    remedy=f"Choose below {self.size}; {self.specials.eos} ends the text",
-                )
+                raise self.refusal(id)
         bound, length = self.bound, len(self.read(chosen))
         if length > bound:
             raise DataError(
@@ -306,6 +307,15 @@ class _Writer:
                 where="chosen",
                 remedy="Go back some steps",
             )
+
+    def refusal(self, id: int) -> DataError:
+        """Return the error for an id that cannot stand in a text."""
+        return DataError(
+            f"The text cannot go on from token {id}",
+            where="chosen",
+            remedy=f"Choose one below {self.size} that is no special token; "
+            f"{self.specials.eos} ends the text",
+        )
 
     def read(self, chosen: Sequence[int]) -> tuple[int, ...]:
         """Return the decoder's input ids after these tokens were chosen."""

@@ -12,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from heedful.errors import ModelError, UserError
@@ -21,6 +22,7 @@ from heedful.interop.export_advice import flags_to_change, refusal, without_flag
 from heedful.interop.inert_settings import is_inert
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
+from heedful.interop.unread_types import unread_type
 from heedful.models.model_spec import CommonSpec, ModelSpec
 from heedful.registry import find, registered
 
@@ -160,20 +162,52 @@ def check_layers(num_layers: int, names: Names, where: str) -> None:
         )
 
 
-def find_architecture(model_type: str, *, where: str) -> Architecture[Any]:
-    """Return the architecture of a `model_type`; raise a `ModelError` about the file `where`."""
+def find_architecture(
+    model_type: str, *, where: str, config: Mapping[str, Any] = MappingProxyType({})
+) -> Architecture[Any]:
+    """Return the architecture of a `model_type`.
+
+    Args:
+        model_type: type that config.json names.
+        where: name of the file, for the error message.
+        config: content of the file, by which the message says what is missing here.
+
+    Raises:
+        ModelError: when no architecture is called so.
+    """
     if model_type in MODEL_TYPES:
         return _load(model_type)
     try:
         found: Architecture[Any] = find("architecture", model_type, MODEL_TYPES)
-    except ValueError as error:
+    except ValueError:
         # No "did you mean": nobody typed the word, and a file with another one is another model.
         raise ModelError(
-            f"Models of type {model_type!r} cannot be imported: {error}",
+            unread_type(model_type, config, _unread_by_each),
             where=where,
-            remedy="docs/guides/other-models.md says what is read, and what becomes of it",
+            remedy="Take a model of another type, or add an architecture by heedful.register "
+            f"(docs/guides/your-own-parts.md). Known: {', '.join(MODEL_TYPES)}; "
+            "docs/guides/other-models.md says what becomes of them",
         ) from None
     return found
+
+
+def _unread_by_each(config: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each architecture that can read a config.json, and the settings it does not know."""
+    # The class is no setting, and some architectures look their heads up by it.
+    config = {key: value for key, value in config.items() if key != "architectures"}
+    for architecture in _architectures(None):
+        fields = Fields(config, "config.json")
+        try:
+            with sizes_checked("config.json"):
+                architecture.read(fields, ())
+        except UserError:
+            continue
+        inert = architecture.inert
+        unread = fields.unread(lambda key, value, inert=inert: is_inert(key, value, inert))  # type: ignore[misc]
+        asked = len(config) - len(fields.unread(lambda key, value: False))
+        # A class with a usual value for every setting reads any file.
+        if asked > len(unread):
+            yield architecture.model_type, unread
 
 
 def fitting_architecture(
@@ -270,7 +304,8 @@ def _canonical(spec: CommonSpec) -> dict[str, Any]:
     for name, stack in spec.stacks().items():
         # Layers are compared one by one, since equal layers may be written as one pattern or as
         # several.
-        plain[name]["pattern"] = [block.plain() for block in stack.blocks]
+        own = plain[name].get("encoder", plain[name])  # in a tower of a model of two
+        own["pattern"] = [block.plain() for block in stack.blocks]
     if not spec.generates:
         return plain
     if spec.reads == "texts":

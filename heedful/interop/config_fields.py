@@ -26,6 +26,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
 }
@@ -35,6 +36,7 @@ ACTIVATION_NAMES: Mapping[Activation, str] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_tanh": "gelu_new",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
 """Names that exports write for activations without a gate."""
@@ -75,17 +77,21 @@ class Fields:
             if self.has(alias) and self.get(alias) != self.get(key):
                 raise self.wrong(alias, f"{key} is {_show(self.get(key))}, and the two are one")
 
+    def unread(self, without_effect: Callable[[str, Any], bool]) -> list[str]:
+        """Return the names of fields that were never asked for; see `refuse_unread`."""
+        return [
+            key
+            for key, value in self._config.items()
+            if key not in self._read and value is not None and not without_effect(key, value)
+        ]
+
     def refuse_unread(self, without_effect: Callable[[str, Any], bool]) -> None:
         """Raise a `ModelError` about fields that were never asked for, tables included.
 
         Args:
             without_effect: function from key and value to True for a field that changes nothing.
         """
-        unread = [
-            f"{key} = {_show(value)}"
-            for key, value in self._config.items()
-            if key not in self._read and value is not None and not without_effect(key, value)
-        ]
+        unread = [f"{key} = {_show(self._config[key])}" for key in self.unread(without_effect)]
         if unread:
             more = f" and {len(unread) - _MAX_SHOWN} more" if len(unread) > _MAX_SHOWN else ""
             raise ModelError(

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, Regex, normalizers, processors
 
 from heedful.errors import ModelError
 from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_bytes, read_json_file
 from heedful.interop.sentencepiece_files import from_sentencepiece
-from heedful.interop.vocabulary_files import from_byte_pairs, from_wordpiece, read_ids
+from heedful.interop.vocabulary_files import (
+    from_byte_pairs,
+    from_clip_pairs,
+    from_wordpiece,
+    lowercase_steps,
+    read_ids,
+    separate_words,
+)
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
+from heedful.text.pretokenization import MARK
 from heedful.text.tokenizer import read_text
 from heedful.text.tokenizer_pair import CHAT_FILE, ENGLISH, Reading, TokenizerPair
 from heedful.text.tokenizers_library import library_errors
@@ -28,6 +38,7 @@ _SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.mo
 _MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 # Their classes move the ids of all pieces, each in its own way.
 _OTHER_IDS = ("camembert", "m2m_100", "mbart", "pegasus", "xlm-roberta", "xlm-roberta-xl")
+_CLIP_ENDS = {"bos": "<|startoftext|>", "eos": "<|endoftext|>"}
 # Default of `extra_ids` in transformers' T5Tokenizer.
 _T5_SENTINELS = 100
 
@@ -137,14 +148,10 @@ def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Fr
         _mark_special(library, settings)
         _frame_by(library, settings, "cls", "sep", processors.BertProcessing)
     elif (directory / "merges.txt").exists():
-        library = from_byte_pairs(
-            directory / "vocab.json", directory / "merges.txt", settings.fields
-        )
-        _mark_special(library, settings)
-        if library.token_to_id("<s>") is not None and library.token_to_id("</s>") is not None:
-            _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
+        library = _read_byte_pairs(settings)
     else:
         return _read_sentencepiece(settings)
+    separate_words(library)
     # A tokenizer with [CLS] and [SEP] keeps its class's frame, whatever add_bos_token says.
     if not {"cls", "sep"} <= settings.names.keys():
         requested = _requested_frame(settings, library)
@@ -152,6 +159,20 @@ def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Fr
             return library, requested
     where = str(directory / FAST_FILE)
     return library, read_frame(_state(library).get("post_processor"), where=where)
+
+
+def _read_byte_pairs(settings: TokenizerSettings) -> tokenizers.Tokenizer:
+    vocabulary, merges = (settings.directory / name for name in ("vocab.json", "merges.txt"))
+    if settings.config.text("model_type", "") == "clip":
+        library, ends = from_clip_pairs(vocabulary, merges), _CLIP_ENDS
+        settings.names = {**_CLIP_ENDS, **settings.names}
+    else:
+        library = from_byte_pairs(vocabulary, merges, settings.fields)
+        ends = {"bos": "<s>", "eos": "</s>"}
+    _mark_special(library, settings)
+    if all(library.token_to_id(name) is not None for name in ends.values()):
+        _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
+    return library
 
 
 def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
@@ -164,7 +185,8 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
             where=str(settings.directory),
             remedy="Copy the tokenizer's files beside the model's",
         )
-    if settings.config.text("model_type", "") in _OTHER_IDS:
+    model_type = settings.config.text("model_type", "")
+    if model_type in _OTHER_IDS:
         raise ModelError(
             f"The pieces of {file.name} have other ids in this architecture than in the file",
             where=str(settings.directory),
@@ -172,15 +194,19 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
             "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)",
         )
     # T5's SentencePiece model has 32,000 pieces; the sentinels are added by the tokenizer's class.
-    usual = _T5_SENTINELS if settings.config.text("model_type") == "t5" else 0
+    usual = _T5_SENTINELS if model_type == "t5" else 0
     extra = settings.fields.integer("extra_ids", usual)
     # A damaged number must not make billions of tokens.
     if extra > settings.config.integer("vocab_size", _T5_SENTINELS):
         raise settings.fields.wrong("extra_ids", "there are more than the model's vocabulary has")
+    if model_type == "siglip":
+        # Its class pads by the end token, whatever the file calls padding.
+        settings.names.setdefault("pad", _USUAL_NAMES["eos"][0])
     library, model = from_sentencepiece(
         file,
         extra=extra,
         legacy=settings.fields.flag("legacy", False),
+        before=_siglip_steps(settings.fields) if model_type == "siglip" else (),
     )
     _mark_special(library, settings)
     requested = _requested_frame(settings, library)
@@ -192,6 +218,19 @@ def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokeniz
     if model.bos >= 0 and bos is not None:
         return library, Frame((bos,), (), (bos,))
     return library, Frame((), (eos,), (eos,)) if eos is not None else Frame()
+
+
+def _siglip_steps(fields: Fields) -> list[normalizers.Normalizer]:
+    """Return what SigLIP's tokenizer does before SentencePiece: no capitals and no punctuation."""
+    return [
+        normalizers.Replace(MARK, " "),
+        # Theirs puts the mark before a text itself, so that spaces at the beginning stay.
+        normalizers.Prepend(MARK),
+        *(lowercase_steps() if fields.flag("do_lower_case", True) else ()),
+        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Replace(Regex(f"[ {MARK}]+$"), ""),
+    ]
 
 
 def _read_marian(settings: TokenizerSettings) -> TokenizerPair:

@@ -25,7 +25,7 @@ from heedful.interop.hf_files import (
     write_tensors,
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
-from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
+from heedful.interop.processors import PREPROCESSOR_FILE, complete, with_preprocessor
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,
@@ -146,10 +146,9 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
         # The imported file wins over ours, since it may hold settings that the model was tuned
         # with.
         companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
-    if facts.spec.kind == "vision":
-        companions = with_preprocessor(companions, form.spec)
+    companions = with_preprocessor(companions, form.spec)
     _check_ids(architecture, config, ids or {}, theirs.keys())
-    config |= ids or {}
+    config = _with_ids(config, ids or {})
 
     def write(fresh: Path) -> None:
         write_json_file(fresh / CONFIG_FILE, config)
@@ -180,7 +179,7 @@ def _check_ids(
     # RoBERTa's positions begin after the padding id, wherever the model's own begin.
     before, after = (
         architecture.read_config(each, where=CONFIG_FILE, names=names)
-        for each in (config, {**config, **ids})
+        for each in (config, _with_ids(config, ids))
     )
     if before != after:
         raise ModelError(
@@ -189,6 +188,13 @@ def _check_ids(
             where="pad_token_id",
             remedy="Export it with --format onnx, or train it with a tokenizer of Heedful's own",
         )
+
+
+def _with_ids(config: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json with ids of special tokens, in the table of its texts if it has one."""
+    if "text_config" not in config:
+        return {**config, **ids}
+    return {**config, "text_config": {**config["text_config"], **ids}}
 
 
 def describe_any(path: Path) -> Description:
@@ -222,18 +228,17 @@ def _describe(directory: Path, names: Collection[str]) -> Description:
     """Return spec and tokenizers of a directory of theirs with tensors of these names."""
     where = str(directory / CONFIG_FILE)
     config = read_config_file(directory)
-    architecture = find_architecture(config["model_type"], where=where)
+    architecture = find_architecture(config["model_type"], where=where, config=config)
     spec: Any = architecture.read_config(config, where=where, names=names)
     tokenizers = None
-    if spec.kind == "vision":
-        spec = spec.model_copy(update={"pixels": read_pixels(directory, spec)})
-    else:
+    if spec.reads != "images":
         tokenizers = read_tokenizers(directory, config)
         # A tokenizer of another model gives ids beyond the embedding table, and wrong words below.
         check_vocabulary(tokenizers, spec, where=str(directory))
         if spec.reads == "pairs" and tokenizers.reading is None:
             # T5 and BART were trained on passages.
             tokenizers = replace(tokenizers, reading=Reading("lines"))
+    spec = complete(spec, directory, config, tokenizers)
     return Description(spec, tokenizers, _origin(directory, config))
 
 
@@ -266,7 +271,7 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "model_type": config["model_type"],
         "token_ids": {
             key: value
-            for key, value in config.items()
+            for key, value in (config.get("text_config") or config).items()
             # The ids of special tokens belong to config.json, but not to the architecture.
             if key.endswith(_TOKEN_ID) and value is not None
         },

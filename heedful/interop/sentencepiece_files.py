@@ -157,7 +157,11 @@ def _from_proto(proto: Any, where: str) -> SentencePieceModel:
 
 
 def from_sentencepiece(
-    file: Path, *, extra: int = 0, legacy: bool = False
+    file: Path,
+    *,
+    extra: int = 0,
+    legacy: bool = False,
+    before: Sequence[normalizers.Normalizer] = (),
 ) -> tuple[tokenizers.Tokenizer, SentencePieceModel]:
     """Read a model file as a tokenizer of the `tokenizers` library.
 
@@ -165,6 +169,7 @@ def from_sentencepiece(
         file: model file.
         extra: number of T5's sentinels `<extra_id_0>` … to append (Raffel 2020).
         legacy: space after special tokens inside a text too, as in older versions; for BPE only.
+        before: steps before those of the file.
 
     Raises:
         ModelError: when the file cannot be read.
@@ -183,7 +188,7 @@ def from_sentencepiece(
     with library_errors(unusable):
         unigram = model.model_type == "unigram"
         library = _unigram(model, sentinels) if unigram else _bpe(model, legacy)
-        if steps := _normalizers(model):
+        if steps := [*before, *_normalizers(model)]:
             library.normalizer = normalizers.Sequence(steps)
     added = [
         AddedToken(piece.text, normalized=False, special=piece.type == CONTROL)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers as tokenizers_library
-from tokenizers import AddedToken, Regex, decoders, normalizers, processors
+from tokenizers import AddedToken, decoders, normalizers, processors
 
 from heedful.errors import ModelError
 from heedful.interop.hf_files import write_json_file
 from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
+from heedful.interop.vocabulary_files import lowercase_steps
 from heedful.models.model_spec import CommonSpec
 from heedful.text.field_tokenizer import FieldTokenizer
 from heedful.text.imported_tokenizer import ImportedTokenizer
@@ -42,10 +43,6 @@ _EXCHANGE = (
     (_PLACEHOLDER + "1", MARK),
     (_PLACEHOLDER + "0", _PLACEHOLDER),
 )
-_LETTER = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
-# The library lower-cases letter by letter, but a capital sigma at the end of a word becomes ς, not
-# σ (Unicode's Final_Sigma).
-_LAST_SIGMA = rf"{_LETTER}\p{{Case_Ignorable}}*\K\u03a3(?!\p{{Case_Ignorable}}*{_LETTER})"
 
 
 def write_tokenizers(
@@ -166,7 +163,7 @@ def library_state(tokenizer: Tokenizer, *, begins: bool, ends: bool) -> dict[str
     exchange = () if in_bytes else _EXCHANGE
     steps = TextNormalizer(tokenizer.normalization).steps
     if tokenizer.lowercase:
-        steps += [normalizers.Replace(Regex(_LAST_SIGMA), "\u03c2"), normalizers.Lowercase()]
+        steps += lowercase_steps()
     steps += [normalizers.Replace(old, new) for old, new in exchange]
     back: list[decoders.Decoder] = [decoders.ByteLevel() if in_bytes else decoders.Fuse()]
     back += [decoders.Replace(old, new) for old, new in exchange]

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from heedful.models.encoder import EncoderModel
     from heedful.models.images.resnet import ResNet
     from heedful.models.images.vision import VisionModel
+    from heedful.models.sounds.transcriber import Transcriber
     from heedful.models.translator import Translator
 
-    AnyModel = Translator | CausalLM | EncoderModel | VisionModel | ResNet
+    AnyModel = Translator | Transcriber | CausalLM | EncoderModel | VisionModel | ResNet
 
 _SHOWN = 5  # names in an error: a wrong `config.json` may miss thousands of tensors
 

@@ -306,7 +306,7 @@ def image_work(spec: Any) -> Work:
         return Work(weights=model.convolution_work(), output=output)
     # [CLS] is a state and not a patch.
     patches = spec.num_states - spec.num_tokens
-    own = Work(weights=patches * weight_work(model.patches), output=output)
+    own = Work(weights=patches * weight_work(model.patches), output=output + model.pooling_work())
     return own + encoding_work(spec, spec.num_states)
 
 

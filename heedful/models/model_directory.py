@@ -25,6 +25,7 @@ from heedful.text.tokenizer_pair import (
     PROTECTION_FILE,
     READING_FILE,
     SOFT_TERMS_FILE,
+    WORDS_FILE,
     WRITING_FILE,
     TokenizerPair,
 )
@@ -36,7 +37,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
-    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE, CHAT_FILE),
+    *(PROTECTION_FILE, SOFT_TERMS_FILE, READING_FILE, WRITING_FILE, WORDS_FILE, CHAT_FILE),
 )
 
 _DIMENSIONS = {

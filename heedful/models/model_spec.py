@@ -33,9 +33,11 @@ Sharing = Literal["all", "inputs", "target", "none"]
 class CommonSpec(Config):
     """The part that the specs of all kinds of models have in common."""
 
-    reads: ClassVar[Literal["pairs", "texts", "images", "images_and_texts", "captions"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, images, images with texts, or
-    noisy images and captions."""
+    reads: ClassVar[
+        Literal["pairs", "texts", "images", "images_and_texts", "captions", "sounds"]
+    ] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, images, images with texts,
+    noisy images and captions, or sounds and texts."""
 
     generates: ClassVar[bool] = False
     """True if the model writes text token by token (`start`, `step`, `reorder`)."""
@@ -299,6 +301,12 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         "heedful.models.model_spec:TranslatorSpec",
         "heedful.models.translator:Translator",
         "heedful.pipelines.translation:TranslationPipeline",
+    ),
+    "transcriber": ModelKind(
+        "transcriber of sounds",
+        "heedful.models.sounds.transcriber_spec:TranscriberSpec",
+        "heedful.models.sounds.transcriber:Transcriber",
+        "heedful.pipelines.sounds.transcription:TranscriptionPipeline",
     ),
     "causal_lm": ModelKind(
         "language model",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
+    from heedful.models.sounds.transcriber_spec import TranscriberSpec
     from heedful.nn.capture import Capture
 
 Output = Callable[[Tensor], Tensor]
@@ -46,37 +48,21 @@ class TranslatorState:
         return positions
 
 
-class Translator(nn.Module):
-    """A sequence-to-sequence model over token ids.
+class EncoderDecoder(nn.Module, ABC):
+    """A decoder of token ids over the states of an encoder, which a kind of model defines.
 
-    Args:
-        spec: complete description; see `heedful.models.model_spec`.
+    Attributes:
+        spec: complete description of the model.
     """
 
-    def __init__(self, spec: TranslatorSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        # This table comes first, so that shared tables are stored under its name
-        # (`TranslatorSpec.ties`).
-        self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
-        self.source_embedding = (
-            self.target_embedding
-            if spec.share_embeddings in ("all", "inputs")
-            else source_embedding(spec.source_vocabulary, spec.width, spec.embedding.row_size)
-        )
-        self.output_projection = (
-            TokenEmbedding(spec.target_vocabulary, spec.width)
-            if spec.share_embeddings in ("inputs", "none")
-            else self.target_embedding
-        )
-        self.output_bias = (
-            nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
-        )
-        # One for each side, as learned positions are not shared between source and target.
-        self.source_input = InputEmbedding(spec.width, spec.embedding)
-        self.target_input = InputEmbedding(spec.width, spec.embedding)
-        self.encoder = Stack(spec.width, spec.encoder, "encoder")
-        self.decoder = Stack(spec.width, spec.decoder, "decoder")
+    spec: TranslatorSpec | TranscriberSpec
+    target_embedding: TokenEmbedding
+    output_projection: TokenEmbedding
+    output_bias: nn.Parameter | None
+    source_input: nn.Module
+    target_input: InputEmbedding
+    encoder: Stack
+    decoder: Stack
 
     @property
     def output_weight(self) -> Tensor:
@@ -95,6 +81,7 @@ class Translator(nn.Module):
         softcap = self.spec.logits_softcap
         return output if softcap is None else lambda hidden: soft_cap(output(hidden), softcap)
 
+    @abstractmethod
     def encode(
         self,
         source: Tensor,
@@ -102,27 +89,7 @@ class Translator(nn.Module):
         capture: Capture | None = None,
         segments: Tensor | None = None,
     ) -> Memory:
-        """Run the encoder.
-
-        Args:
-            source: [B, S] int64 ids.
-            source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
-            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
-            segments: [B, S] int64, number of the sentence of each token where a row packs several,
-                which then do not see each other.
-
-        Raises:
-            ModelError: when there are segments that a mixer does not support.
-        """
-        if self.spec.embedding.row_size:
-            row_size = self.spec.embedding.row_size
-            source, source_positions = in_rows(source, source_positions, row_size)
-        x = self.source_input(source, source_positions, self.source_embedding)
-        context = Context(Positions.of_self(source_positions, segments), capture=capture)
-        states = self.encoder(x, context)
-        # The embedding is included, since attention of convolutions adds it to the
-        # values (Gehring 2017).
-        return Memory(states, source_positions, embedding=x, segments=segments)
+        """Run the encoder over sources [B, S, ...] at positions [B, S]; −1 is padding."""
 
     def decode(
         self,
@@ -287,8 +254,8 @@ class Translator(nn.Module):
         """Return the stacks by name, in the order of a pass."""
         return {"encoder": self.encoder, "decoder": self.decoder}
 
-    def input_modules(self) -> dict[str, InputEmbedding]:
-        """Return the module that embeds the tokens of each stack."""
+    def input_modules(self) -> dict[str, Any]:
+        """Return the module that makes the input of each stack."""
         return {"encoder": self.source_input, "decoder": self.target_input}
 
     def stream_logits(self, hidden: Tensor) -> Tensor:
@@ -322,3 +289,67 @@ class Translator(nn.Module):
     def _scaled(self, hidden: Tensor) -> Tensor:
         scale = self.spec.output_scale  # 1/√D in T5, whose output table is tied (Raffel 2020)
         return hidden if scale is None else hidden * scale
+
+
+class Translator(EncoderDecoder):
+    """A sequence-to-sequence model over token ids.
+
+    Args:
+        spec: complete description; see `heedful.models.model_spec`.
+    """
+
+    spec: TranslatorSpec
+
+    def __init__(self, spec: TranslatorSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        # This table comes first, so that shared tables are stored under its name
+        # (`TranslatorSpec.ties`).
+        self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
+        self.source_embedding = (
+            self.target_embedding
+            if spec.share_embeddings in ("all", "inputs")
+            else source_embedding(spec.source_vocabulary, spec.width, spec.embedding.row_size)
+        )
+        self.output_projection = (
+            TokenEmbedding(spec.target_vocabulary, spec.width)
+            if spec.share_embeddings in ("inputs", "none")
+            else self.target_embedding
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
+        )
+        # One for each side, as learned positions are not shared between source and target.
+        self.source_input = InputEmbedding(spec.width, spec.embedding)
+        self.target_input = InputEmbedding(spec.width, spec.embedding)
+        self.encoder = Stack(spec.width, spec.encoder, "encoder")
+        self.decoder = Stack(spec.width, spec.decoder, "decoder")
+
+    def encode(
+        self,
+        source: Tensor,
+        source_positions: Tensor,
+        capture: Capture | None = None,
+        segments: Tensor | None = None,
+    ) -> Memory:
+        """Run the encoder.
+
+        Args:
+            source: [B, S] int64 ids.
+            source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
+            segments: [B, S] int64, number of the sentence of each token where a row packs several,
+                which then do not see each other.
+
+        Raises:
+            ModelError: when there are segments that a mixer does not support.
+        """
+        if self.spec.embedding.row_size:
+            row_size = self.spec.embedding.row_size
+            source, source_positions = in_rows(source, source_positions, row_size)
+        x = self.source_input(source, source_positions, self.source_embedding)
+        context = Context(Positions.of_self(source_positions, segments), capture=capture)
+        states = self.encoder(x, context)
+        # The embedding is included, since attention of convolutions adds it to the
+        # values (Gehring 2017).
+        return Memory(states, source_positions, embedding=x, segments=segments)

@@ -19,10 +19,16 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """GELU in its sigmoid approximation, as in CLIP (Hendrycks and Gimpel 2016)."""
+    return x * (1.702 * x).sigmoid()
+
+
 PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
     "silu": F.silu,
 }
 

@@ -59,14 +59,17 @@ class PatchEmbedding(nn.Module):
         image_size: height and width in pixels.
         patch_size: p, which divides the image size.
         channels: C.
+        bias: presence of a bias.
     """
 
-    def __init__(self, width: int, image_size: int, patch_size: int, channels: int) -> None:
+    def __init__(
+        self, width: int, image_size: int, patch_size: int, channels: int, *, bias: bool = True
+    ) -> None:
         super().__init__()
         self.image_size = image_size
         self.patch_size = patch_size
         self.channels = channels
-        self.projection = linear(channels * patch_size**2, width, bias=True)
+        self.projection = linear(channels * patch_size**2, width, bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed the patches of images [B, C, h, w] as vectors [B, n, D].

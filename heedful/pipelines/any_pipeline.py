@@ -45,7 +45,8 @@ def load_pipeline(
 
     Returns:
         A `TranslationPipeline`, `GenerationPipeline` (a `RecordPipeline` is one),
-        `EncoderPipeline`, `ImagePipeline`, `TwoTowersPipeline` or `DrawingPipeline`.
+        `EncoderPipeline`, `ImagePipeline`, `TwoTowersPipeline`, `TranscriptionPipeline` or
+        `DrawingPipeline`.
 
     Raises:
         ModelError: when the directory holds no model, or one without an option that is set.
@@ -101,7 +102,7 @@ def loaded_as(kind: str, model: Any, **options: Any) -> Any:
 def load_generator(
     path: str | Path, *, rotary: tuple[Any, ...] = (None, None, None), **options: Any
 ) -> Any:
-    """Load a language model, a model that completes records by an encoder, or a denoiser.
+    """Load a language model, or a model that completes records, transcribes sounds or draws.
 
     Args:
         path: a model directory or a run directory (its best model).
@@ -109,7 +110,8 @@ def load_generator(
         **options: `device` and `precision` of the pipeline's `load`.
 
     Returns:
-        A `GenerationPipeline`, a `RecordPipeline`, which is one, or a `DrawingPipeline`.
+        A `GenerationPipeline`, a `RecordPipeline`, which is one, a `TranscriptionPipeline` or a
+        `DrawingPipeline`.
 
     Raises:
         ModelError: when there is no model, or one that continues nothing.
@@ -119,9 +121,8 @@ def load_generator(
 
     once = ReadOnce(Path(path), stretching_reader(load_any, *rotary))
     # A translator of texts is refused by the pipeline of language models, which names the task.
-    kind = record_use(once.spec, once.tokenizers) or "causal_lm"
-    if once.spec.reads == "captions":
-        kind = "denoiser"
+    other = {"captions": "denoiser", "sounds": "transcriber"}.get(once.spec.reads, "causal_lm")
+    kind = record_use(once.spec, once.tokenizers) or other
     return loaded_as(kind, path, read=once, **options)
 
 

@@ -142,7 +142,9 @@ class ImageInput:
             where = f"image {number}"
             image = as_pixels(image, where)
             # Grey images of the right size, such as MNIST's digits, need no Pillow.
-            if spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
+            whole = self.pixels.shorter_side in (None, spec.image_size)
+            if whole and spec.channels == 1 and image.shape == (spec.image_size, spec.image_size):
                 return image[None]
             picture = from_array(image, spec.channels, where)
-        return to_square(picture, spec.image_size, self.pixels.resample, where)
+        pixels = self.pixels
+        return to_square(picture, spec.image_size, pixels.resample, where, pixels.shorter_side)

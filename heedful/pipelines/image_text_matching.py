@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
     kind = TwoTowers
     verbs = ("classify", "embed", "embed_images", "retrieve", "recall")
     refusal = "This model does not compare images with texts"
-    remedy = "Give one that was trained with --task contrast"
+    remedy = "Give one that was trained with --task contrast, or a CLIP or SigLIP"
 
     def __init__(
         self,
@@ -86,8 +87,11 @@ class TwoTowersPipeline(TextPipeline[TwoTowers]):
                 raise DataError(
                     problem, where=f"line {line}", remedy="Give words like those of the training"
                 )
-            items.append(frame(self.tokenizer, ids))
-            check_length(self.spec.texts, items[-1], f"line {line}")
+            item = frame(self.tokenizer, ids)
+            check_length(self.spec.texts, item, f"line {line}")
+            # Tokens like others to a model that was trained so: a mask would change its vectors.
+            filling = (self.tokenizer.pad,) * ((self.spec.padded_length or 0) - len(item.ids))
+            items.append(replace(item, ids=item.ids + filling))
         vectors = np.zeros((len(texts), self.spec.width), np.float32)
         batches = encode(
             model.texts,

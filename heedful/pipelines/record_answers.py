@@ -56,17 +56,16 @@ class Answering(Generic[State]):
 
     Args:
         model: translator.
-        source: ids [B, S] int64.
-        source_positions: positions [B, S] int64; −1 is padding.
+        begun: its state after the sources were read, from `start`.
     """
 
-    def __init__(self, model: StepModel[State], source: Tensor, source_positions: Tensor) -> None:
+    def __init__(self, model: StepModel[State], begun: State) -> None:
         self.model = model
-        self.source = source, source_positions
+        self.begun = begun
 
     def start(self, source: Tensor, source_positions: Tensor) -> State:
-        """Read the sources, and the beginnings of targets [B, L], all of one length."""
-        state = self.model.start(*self.source)
+        """Read the beginnings of targets [B, L], all of one length."""
+        state = self.begun
         for column in source.T:
             _, state = self.model.step(state, column[:, None])
         return state
@@ -221,7 +220,7 @@ class RecordPipeline(GenerationPipeline):
         device, rules, limit = self.engine.output_weight.device, self.written, settings.max_length
         assert limit is not None
         engine: Any = self.engine
-        answering = Answering(engine, *self._sources(asked))
+        answering = Answering(engine, engine.start(*self._sources(asked)))
         grammar = Grammar(rules.states, self.spec.predicted_vocabulary, rules.bos, device)
         continuation: Continuation[Any] = Continuation(
             RuledModel(answering, grammar),

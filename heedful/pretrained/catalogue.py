@@ -55,7 +55,7 @@ class NotedHead(Config):
     part: Literal["encoder", "decoder", "cross"]
     layer: int = Field(ge=1, description="number of the layer, from 1")
     head: int = Field(ge=1, description="number of the head, from 1")
-    word: Words = Field(description="word of the first example whose attention shows it")
+    word: Words = Field(description="word of the first example, or of its translation, with a line")
     about: Words = Field(description="evidence, as measured")
 
 

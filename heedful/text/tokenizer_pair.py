@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 from heedful.config import TokenizerKind
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import is_of_word
+from heedful.text.seen_words import SeenWords
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, damaged, read_text
 
 if TYPE_CHECKING:  # imported on use: few models have protected spans
@@ -28,6 +29,7 @@ PROTECTION_FILE = "protected_spans.json"
 SOFT_TERMS_FILE = "soft_terms.json"
 READING_FILE = "reading.json"
 WRITING_FILE = "writing.json"
+WORDS_FILE = "target_words.json"
 CHAT_FILE = "chat_template.jinja"
 """Name of a chat template's file, as at Hugging Face."""
 
@@ -89,6 +91,7 @@ class TokenizerPair:
         reading: part of a text that the model reads at once; None if it is not recorded.
         writing: stated form of translations; None for a model that does not say.
         chat: template of the conversations that the model was trained on; None without any.
+        words: words of the targets that the model was trained on; None if they are not recorded.
     """
 
     source: TextTokenizer
@@ -98,6 +101,7 @@ class TokenizerPair:
     reading: Reading | None = None
     writing: Writing | None = None
     chat: str | None = None
+    words: SeenWords | None = None
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -200,6 +204,12 @@ class TokenizerPair:
         tokenizer = self.source.extended((SEPARATOR, END))
         return replace(self, source=tokenizer, target=tokenizer, soft_terms=True)
 
+    def having_seen(self, targets: Iterable[str]) -> TokenizerPair:
+        """Return this pair with the words of training targets beside those that it has."""
+        words = SeenWords.of(targets)
+        # A model that begins with another one has learned the words of both trainings.
+        return replace(self, words=words if self.words is None else words | self.words)
+
     def _protection_json(self) -> str:
         assert self.protection is not None
         kinds = list(self.protection.kinds)
@@ -220,6 +230,8 @@ class TokenizerPair:
                 files[name] = json.dumps(content, sort_keys=True) + "\n"
         if self.chat is not None:
             files[CHAT_FILE] = self.chat
+        if self.words is not None:
+            files[WORDS_FILE] = json.dumps({"schema_version": 1, **self.words.plain()}) + "\n"
         return files
 
     def save(self, directory: Path) -> None:
@@ -258,9 +270,16 @@ class TokenizerPair:
             _writing,
             "This does not say how translations are written, or not to this version of Heedful",
         )
+        words = _read_beside(
+            directory / WORDS_FILE,
+            SeenWords.from_plain,
+            "This is no list of the words that a model was trained on, or not to this version of "
+            "Heedful",
+        )
         chat = directory / CHAT_FILE
         template = read_text(chat) if chat.exists() else None
-        return cls(source, target, protection, soft_terms is not None, reading, writing, template)
+        soft = soft_terms is not None
+        return cls(source, target, protection, soft, reading, writing, template, words)
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:

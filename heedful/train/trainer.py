@@ -237,7 +237,7 @@ class Trainer:
             except Stopped:
                 return _BROKEN_OFF
             self.events.metric(state.step, scores.values, "validation")
-            self.events.samples(state.step, scores.samples)
+            self.events.samples(state.step, scores.samples, scores.worst)
             self.events.note(f"step {state.step}: {scores.describe()}")
             if scores.fault is not None:
                 self.events.warn(f"Step {state.step}: {scores.fault}. The model is not usable yet")

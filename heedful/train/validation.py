@@ -37,6 +37,7 @@ class Scores:
         sentences: number of examples with metrics; 0 if only the loss was computed.
         signatures: sacreBLEU's signatures, by metric.
         samples: outputs of the model for the same few examples each time.
+        worst: the outputs with the lowest scores, worst first.
         fault: sentence on a defect of most outputs; None if there is none.
     """
 
@@ -45,6 +46,7 @@ class Scores:
     sentences: int
     signatures: Mapping[str, str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    worst: tuple[Sample, ...] = ()
     fault: str | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -62,11 +64,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics and signatures by name, a few outputs of the model, and what is wrong with most."""
+    """Metrics, signatures, a few outputs, the worst ones, and what is wrong with most."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    worst: tuple[Sample, ...] = ()
     fault: str | None = None
 
 
@@ -134,7 +137,7 @@ class Validator:
         chosen = self.settings.choose_by
         # Larger is better for every score.
         score = -values["loss"] if chosen == "loss" else values[chosen]
-        more = (measured.signatures, measured.samples, measured.fault)
+        more = (measured.signatures, measured.samples, measured.worst, measured.fault)
         return Scores(values, score, count, *more)
 
     def sentences(self, *, everything: bool = False) -> int:

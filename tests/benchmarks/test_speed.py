@@ -26,6 +26,7 @@ PROGRAMS = (
     "characters",
     "checkpointing",
     "environments",
+    "first_layers",
     "generating",
     "gpt2",
     "gpu",
@@ -293,6 +294,17 @@ def test_text_is_written_on_processors(tmp_path, run_here, part):
     if part == "drafts":
         found = result["drafts"]["12 layers by 1, factor 0: draft"]
         assert found == {"accepted_share": 1.0, "equal_texts": "2 of 2"}
+
+
+def test_a_given_pair_writes_what_the_larger_one_writes(tmp_path, run_here):
+    run_here("first_layers", "english", str(tmp_path / "first"))
+    (tmp_path / "prompts.txt").write_text("The cat\nI went to\n")
+    words = ["--pair", "english", str(tmp_path / "first"), "--prompts"]
+    words += [str(tmp_path / "prompts.txt"), "--quick", "--threads", "1", "--work", str(tmp_path)]
+    result = json.loads(run_here("text_on_processors", "drafts", *words).out.splitlines()[-1])
+    assert result["benchmark"] == "speed-text-drafts-pair"
+    assert set(result["drafts"]) == {"given pair: draft", "given pair: lookup"}
+    assert all(each["equal_texts"] == "2 of 2" for each in result["drafts"].values())
 
 
 def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):

@@ -158,3 +158,10 @@ def test_wrong_requests_say_so(toys):
     for wrong in (-1, 10_000, subject.model.spec.vocabulary):
         with pytest.raises(DataError, match=f"token {wrong}"):
             next_token(subject, TEXT, [wrong, 5])
+    # The end token of a language model is never chosen itself: the end has an id past the table.
+    for chosen in ([subject.target.eos], [5, subject.target.eos]):
+        with pytest.raises(DataError, match=f"token {subject.target.eos}"):
+            next_token(subject, TEXT, chosen)
+    translator = toys.translator()
+    with pytest.raises(DataError, match="token 0"):  # padding
+        next_token(translator, TEXT, [translator.target.pad])

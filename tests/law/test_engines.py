@@ -31,8 +31,10 @@ from heedful.kernels.library import kernels
 from heedful.models.build import build_model
 from heedful.models.encoder_spec import EncoderSpec
 from heedful.models.images.autoencoder_spec import AutoencoderSpec
+from heedful.models.images.two_towers_spec import TwoTowersSpec
 from heedful.models.images.vision_spec import DenoiserSpec, VisionSpec
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, parse_spec
+from heedful.models.sounds.transcriber_spec import TranscriberSpec
 from heedful.nn.attention.masks import KINDS, Mask
 from heedful.nn.spec import AttentionSpec
 from heedful.registry import ON_USE
@@ -81,12 +83,20 @@ def base(kind: str, **own: Any) -> Plain:
         decoder = stack(causal=False, memory=True, **own)
         sizes = {"vocabulary": 20, "image_size": 8, "patch_size": 4}
         return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
+    if kind == "transcriber":
+        decoder = stack(causal=True, memory=True, **own)
+        sizes = {"vocabulary": 20, "bands": 5, "frames": 12}
+        return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
     pixels = {"mean": [0.5] * 3, "std": [0.5] * 3}
     if kind == "autoencoder":
         sizes = {"image_size": 8, "patch_size": 4, "channels": 3, "codes": 6, "pixels": pixels}
         return {"kind": kind, "width": 32, "encoder": encoder, "decoder": encoder, **sizes}
-    sizes = {"image_size": 8, "patch_size": 4, "labels": ["a", "b"], "pixels": pixels}
-    return {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
+    sizes = {"image_size": 8, "patch_size": 4, "pixels": pixels}
+    images = {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
+    if kind == "two_towers":
+        texts = {"kind": "encoder", "width": 32, "vocabulary": 20, "encoder": encoder}
+        return {"kind": kind, "width": 32, "images": images, "texts": texts}
+    return images | {"labels": ["a", "b"]}
 
 
 ROTARY: Plain = {"scaling": "yarn", "factor": 4.0, "original_length": 4}
@@ -95,6 +105,12 @@ OFFSET: Plain = {"kind": "rms", "unit_offset": True}
 EXPERTS: Plain = {"num_experts": 4}
 RANDOM: Plain = {"kind": "random", "size": 2, "count": 1, "length": 8, "seed": 3}
 LINFORMER: Plain = {"kind": "linformer", "rank": 3, "length": 12}
+POOLING = {
+    "num_layers": 1,
+    "pattern": [
+        {"sublayers": [{"name": "cross_attention", "part": CROSS, "residual": False}]},
+    ],
+}
 GRID: Plain = {"kind": "window_2d", "columns": 3, "height": 1, "width": 1}
 BOTH = ("encoder", "decoder")
 OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
@@ -197,6 +213,11 @@ def experts(**spec: Any) -> Case:
 
 def positions(**spec: Any) -> Case:
     return at("embedding.positions", spec)
+
+
+def prompt(name: str, value: Any) -> Case:
+    known = {"start": 3, "languages": [["de", 5]], "tasks": [["transcribe", 6]]}
+    return at("prompt", known | {name: value}, "transcriber")
 
 
 def head(number: int, name: str, value: Any) -> Case:
@@ -581,13 +602,28 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "patch_size": at("patch_size", 2, "vision"),
         "channels": (base("vision"), {"channels": 1, "pixels": None}),
         "encoder": at("encoder.num_layers", 1, "vision"),
+        "patch_bias": at("patch_bias", False, "vision"),
+        "input_norm": at("input_norm", {"kind": "layer"}, "vision"),
         "pooling": at("pooling", "mean", "vision"),
+        "pooling_head": (base("vision"), {"pooling": "attention", "pooling_head": POOLING}),
         "distillation": at("distillation", "classifier", "vision"),
         "pooler": at("pooler", True, "vision"),
         "labels": at("labels", ["a", "b", "c"], "vision"),
         "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),
         "dropout": at("dropout", 0.5, "vision"),
         "pixels": at("pixels", None, "vision"),
+    },
+    "TwoTowersSpec": {
+        "kind": case("two_towers"),
+        "width": at("width", 24, "two_towers"),
+        "images": at("images.pooling", "mean", "two_towers"),
+        "texts": at("texts.embedding.scale", False, "two_towers"),
+        "text_pooling": at("text_pooling", "last", "two_towers"),
+        "image_projection": at("image_projection", False, "two_towers"),
+        "text_projection_bias": at("text_projection_bias", True, "two_towers"),
+        "score_bias": at("score_bias", True, "two_towers"),
+        "bounded_scale": at("bounded_scale", False, "two_towers"),
+        "padded_length": at("padded_length", 12, "two_towers"),
     },
     "DenoiserSpec": {
         "kind": case("denoiser"),
@@ -601,6 +637,27 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "channels": at("channels", 1, "denoiser"),
         "max_length": at("max_length", 9, "denoiser"),
         "words": at("words", ["a"], "denoiser"),
+    },
+    "TranscriberSpec": {
+        "kind": case("transcriber"),
+        "width": at("width", 64, "transcriber"),
+        "vocabulary": at("vocabulary", 24, "transcriber"),
+        "bands": at("bands", 6, "transcriber"),
+        "frames": at("frames", 8, "transcriber"),
+        "embedding": at("embedding.positions", LEARNED, "transcriber"),
+        "encoder": at("encoder.num_layers", 1, "transcriber"),
+        "decoder": at("decoder.num_layers", 1, "transcriber"),
+        "prompt": prompt("start", 3),
+    },
+    "PromptSpec": {
+        "start": prompt("start", 4),
+        "languages": prompt("languages", [["de", 5]]),
+        "tasks": prompt("tasks", [["transcribe", 6]]),
+        "without_times": prompt("without_times", 7),
+        "language": prompt("language", "de"),
+        "task": prompt("task", "transcribe"),
+        "suppressed": prompt("suppressed", [8, 9]),
+        "suppressed_first": prompt("suppressed_first", [8, 9]),
     },
     "AutoencoderSpec": {
         "kind": case("autoencoder"),
@@ -620,6 +677,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     },
     "PixelSpec": {
         "resample": at("pixels.resample", "bilinear", "vision"),
+        "shorter_side": (
+            base("vision"),
+            {"pixels.resample": "bicubic", "pixels.shorter_side": 9},
+        ),
         "rescale": at("pixels.rescale", 1.0, "vision"),
         "mean": at("pixels.mean", [0.4] * 3, "vision"),
         "std": at("pixels.std", [0.4] * 3, "vision"),
@@ -639,8 +700,9 @@ def spec_classes() -> dict[str, type[Config] | type[Mask]]:
             for inner in configs_in(annotation):
                 visit(inner)
 
-    kinds = (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec, DenoiserSpec, AutoencoderSpec)
-    for kind in kinds:
+    of_texts = (TranslatorSpec, TranscriberSpec, CausalLMSpec, EncoderSpec)
+    of_images = (VisionSpec, TwoTowersSpec, DenoiserSpec, AutoencoderSpec)
+    for kind in (*of_texts, *of_images):
         visit(kind)
     for family in ("mixer", "position bias"):
         for address in ON_USE[family].values():
@@ -686,6 +748,14 @@ def changed(plain: Plain, changes: Plain) -> Plain:
     return plain
 
 
+def sounds(spec: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames of three sounds, and the positions of their states; the last is shorter."""
+    frames = torch.randn(3, spec.frames, spec.bands, generator=torch.Generator().manual_seed(2))
+    places = torch.arange(spec.num_states).repeat(3, 1)
+    places[2, 3:] = -1
+    return frames, places
+
+
 def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
     """The outputs of every call of a model that engines serve."""
     ids = torch.randint(4, 20, (3, 6), generator=torch.Generator().manual_seed(1))
@@ -698,6 +768,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
         return [states, *([model.class_logits(states)] if model.classifier else [])]
     if model.spec.reads == "captions":
         return [model(images, torch.tensor([0.3, 0.8]), ids[:2], places[:2])]
+    if model.spec.reads == "images_and_texts":
+        return [model(images, ids, places)]
     if not model.spec.generates:
         states = model(ids, places)
         found = [states[real]]
@@ -707,7 +779,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
             found.append(model.next_sentence_logits(states, places))
             found += [model.token_logits(states)[real], model.span_logits(states)[real]]
         return found
-    state, found = model.start(ids, places), []
+    source = sounds(model.spec) if model.spec.reads == "sounds" else (ids, places)
+    state, found = model.start(*source), []
     tokens = torch.full((3, 1), 2)
     if getattr(model.spec, "memory", None):
         before = model.empty_memory(3)
@@ -716,8 +789,8 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
             columns = torch.arange(texts.shape[1]).where(texts >= 0, -1)
             states, before = model.read_segment(ids[:, part], columns, texts, before)
             found.append(states[texts >= 0])
-    if model.spec.reads == "pairs":
-        memory = model.encode(ids, places)
+    if model.spec.reads in ("pairs", "sounds"):
+        memory = model.encode(*source)
         found.append(model.logits(model.decode(memory, ids, places))[real])
     for step in range(3):
         logits, state = model.step(state, tokens)
@@ -748,9 +821,10 @@ def test_an_engine_honours_the_field_or_names_it(name: str, field: str) -> None:
     for parameter in model.parameters():
         parameter.add_(0.05 * torch.randn_like(parameter))
     engine = prepare(model, Precision("fp32", "cpu"))
+    pictures = getattr(spec, "images", spec)
     images = None
-    if spec.reads in ("images", "captions"):
-        images = torch.randn(2, spec.channels, spec.image_size, spec.image_size)
+    if pictures.reads in ("images", "captions"):
+        images = torch.randn(2, pictures.channels, pictures.image_size, pictures.image_size)
     for one, two in zip(outputs(engine, images), outputs(model, images), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
     for refusals in (cpu_refusals(spec), sentence_refusals(spec)):
@@ -767,15 +841,19 @@ def learned(model: Any) -> list[torch.Tensor]:
     ids = torch.randint(4, 20, places.shape, generator=generator)
     model.zero_grad()
     torch.manual_seed(5)
-    if model.spec.reads in ("images", "captions"):
-        size = model.spec.image_size
-        images = torch.rand(2, model.spec.channels, size, size, generator=generator)
+    pictures = getattr(model.spec, "images", model.spec)
+    if pictures.reads in ("images", "captions"):
+        size = pictures.image_size
+        images = torch.rand(2, pictures.channels, size, size, generator=generator)
         captions = (torch.tensor([0.3, 0.8]), ids[:2], places[:2])
-        states = model(images, *(captions if model.spec.reads == "captions" else ()))
+        more = {"captions": captions, "images_and_texts": (ids, places)}
+        states = model(images, *more.get(model.spec.reads, ()))
         if model.spec.kind == "autoencoder":
             states = states.images
     else:
         own = (ids, places) if model.spec.reads == "pairs" else ()
+        if model.spec.reads == "sounds":
+            own = sounds(model.spec)
         states = model(*own, ids, places)[places >= 0]
     (states * torch.randn(states.shape, generator=generator)).sum().backward()
     gradients = [
@@ -790,6 +868,23 @@ def narrow_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "min_gemm_width", lambda kind: 2)
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", 2)
     monkeypatch.setattr(products, "_FEWEST_ROWS", 1)
+
+
+@pytest.mark.usefixtures("narrow_matrices")
+def test_an_activation_without_a_kernel_is_left_to_the_definition() -> None:
+    spec = parse_spec(changed(*network("activation", "quick_gelu")), where="a case")
+    torch.manual_seed(0)
+    model = build_model(spec)
+    assert "no such activation" in explain(spec)
+    with torch.inference_mode():
+        engine = prepare(model.eval(), Precision("fp32", "cpu"))
+        for one, two in zip(outputs(engine, None), outputs(model, None), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
+    definition = copy.deepcopy(model.train())
+    with prepare_training(model, torch.device("cpu")).active():
+        found = learned(model)
+    for one, two in zip(found, learned(definition), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("narrow_matrices")

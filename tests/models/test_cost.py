@@ -216,14 +216,20 @@ def test_operations_of_training_are_counted_by_pytorch_too(name: str) -> None:
     assert counter.get_total_flops() == expected.total.total - without
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean"])
+READING = {"kind": "attention", "over": "memory", "num_heads": 2}
+POOLING_HEAD = {"sublayers": [{"name": "cross_attention", "part": READING}]}
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "attention"])
 @pytest.mark.parametrize("pooler", [True, False])
 @pytest.mark.usefixtures("counted")
 def test_operations_for_an_image_are_counted_by_pytorch_too(pooling: str, pooler: bool) -> None:
     block = {"self_attention": {"num_heads": 2}, "feedforward": {"width": 24}}
     stack = {"num_layers": 3, "block": block}
     parts = {"width": 16, "image_size": 12, "patch_size": 4, "encoder": stack, "num_classes": 5}
-    spec = VisionSpec.parse(parts | {"pooling": pooling, "pooler": pooler})
+    head = {"num_layers": 1, "pattern": [POOLING_HEAD]} if pooling == "attention" else None
+    own = {"pooling": pooling, "pooler": pooler, "pooling_head": head}
+    spec = VisionSpec.parse(parts | own)
     model = VisionModel(spec)
     image = torch.randn(1, 3, 12, 12)
     with FlopCounterMode(display=False) as counter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from importlib import resources
+from typing import Any
 
 import pytest
 import torch
@@ -39,9 +40,51 @@ def spec(**changes) -> VisionSpec:
     return parse_spec(values, where="a test")
 
 
+PIXELS = {"resample": "bicubic", "mean": [0.5] * 2, "std": [0.5] * 2}
+
+
 def build(seed: int = 0, **changes) -> VisionModel:
     torch.manual_seed(seed)
     return VisionModel(spec(**changes)).eval()
+
+
+def reading(**own: Any) -> dict[str, Any]:
+    """The settings of a model whose states a learned query reads."""
+    attention = {"kind": "attention", "over": "memory", "num_heads": 2}
+    read = {"name": "cross_attention", "part": attention, "norm_placement": "none"}
+    network = {"name": "feedforward", "part": {"kind": "feedforward", "width": 24}}
+    pattern = [{"sublayers": [read | {"residual": False}, network | {"norm_placement": "before"}]}]
+    return {"pooling": "attention", "pooling_head": {"num_layers": 1, "pattern": pattern}, **own}
+
+
+@torch.no_grad()
+def test_a_learned_query_reads_all_states():
+    """Written out with PyTorch's attention."""
+    model = build(**reading())
+    states = model(torch.randn(3, 2, 12, 12))
+    assert states.shape == (3, 9, 16)
+    block, weights = model.pooling_head.blocks[0], canonical_weights(model)
+    theirs = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    named = [f"pooling_head.blocks.0.cross_attention.{x}" for x in ("query", "key", "value")]
+    theirs.in_proj_weight.copy_(torch.cat([weights[f"{name}.weight"] for name in named]))
+    theirs.in_proj_bias.copy_(torch.cat([weights[f"{name}.bias"] for name in named]))
+    theirs.out_proj.load_state_dict(block.cross_attention.output.state_dict())
+    x = theirs(model.pooling_query.expand(3, 1, -1), states, states)[0]
+    expected = x + block.feedforward(block.feedforward_norm(x))
+    torch.testing.assert_close(model.pooled(states), expected[:, 0])
+
+
+@torch.no_grad()
+def test_a_norm_before_the_first_block_and_patches_without_bias():
+    model = build(input_norm={"epsilon": 1e-3}, patch_bias=False)
+    assert model.patches.projection.bias is None
+    images = torch.randn(2, 2, 12, 12)
+    before = model.patches(images)
+    before = torch.cat([model.class_token.expand(2, 1, -1), before], 1) + model.positions.weight
+    capture = Capture(["encoder.embedding"])
+    model(images, capture=capture)
+    expected = torch.nn.functional.layer_norm(before, (16,), eps=1e-3)
+    torch.testing.assert_close(capture.found["encoder.embedding"], expected)
 
 
 @torch.no_grad()
@@ -127,6 +170,16 @@ def test_bad_requests_are_named():
         spec(labels=["a", "b"], num_classes=3)
     with pytest.raises(ConfigError, match=r"stands after \[CLS\]"):
         spec(pooling="mean", distillation="token")
+    with pytest.raises(ConfigError, match="pooling_head belongs to pooling = 'attention'"):
+        spec(pooling="attention")
+    with pytest.raises(ConfigError, match="pooling_head belongs to pooling = 'attention'"):
+        spec(**reading(pooling="mean"))
+    with pytest.raises(ConfigError, match="pooling_head needs cross_attention"):
+        spec(pooling="attention", pooling_head=spec().encoder.plain())
+    with pytest.raises(ConfigError, match="12 pixels cannot be cut out of"):
+        spec(pixels=PIXELS | {"shorter_side": 11})
+    with pytest.raises(ConfigError, match="shorter_side needs a filter"):
+        spec(pixels={"mean": [0.5] * 2, "std": [0.5] * 2, "shorter_side": 12})
     with pytest.raises(ConfigError, match="needs classes"):
         spec(distillation="classifier")
 
@@ -141,6 +194,8 @@ def test_another_image_size(pooling, distillation):
     finer = model.at_size(20)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert finer.spec == model.spec.model_copy(update={"image_size": 20})
+    cut = build(pixels=PIXELS | {"shorter_side": 15}).at_size(20)
+    assert cut.spec.pixels.shorter_side == 25
     assert not finer.training
     assert finer(torch.randn(1, 2, 20, 20)).shape[1] == 25 + (pooling == "first") + bool(
         distillation

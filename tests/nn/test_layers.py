@@ -53,7 +53,12 @@ def _silu(x):
     return x / (1 + np.exp(-x))
 
 
+def _quick_gelu(x):
+    return x / (1 + np.exp(-1.702 * x))
+
+
 PLAIN = {"relu": _relu, "gelu": _erf_gelu, "gelu_tanh": _tanh_gelu, "silu": _silu}
+PLAIN["quick_gelu"] = _quick_gelu
 GATED = {"swiglu": _silu, "geglu": _erf_gelu, "geglu_tanh": _tanh_gelu, "reglu": _relu}
 
 

@@ -41,6 +41,13 @@ PAIRS = {
     **{f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")},
 }
 MT5 = {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+WHISPER = {
+    **{name: size for name, size in PAIRS.items() if name != "max_position_embeddings"},
+    "num_mel_bins": 6,
+    "max_source_positions": 10,
+    "max_target_positions": 20,
+    **{f"{role}_token_id": 1 for role in ("pad", "bos", "eos", "decoder_start")},
+}
 NEOX = {**SIZES, "num_attention_heads": 2, "use_parallel_residual": False}
 BLOOM = {"vocab_size": 40, "hidden_size": 24, "n_layer": 3, "n_head": 6}
 GPT2 = {"vocab_size": 40, "n_embd": 16, "n_layer": 3, "n_head": 4, "n_positions": 20}
@@ -49,6 +56,15 @@ FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_si
 OPT = {**FALCON, "ffn_dim": 24, "max_position_embeddings": 20}
 VIT = {name: size for name, size in SIZES.items() if name != "vocab_size"}
 VIT |= {"image_size": 8, "patch_size": 4}
+CLIP = {
+    "text_config": {**ENCODER, "num_hidden_layers": 2, "eos_token_id": 39},
+    "vision_config": VIT,
+    "projection_dim": 12,
+}
+SIGLIP = {
+    "text_config": {**ENCODER, "hidden_size": 20, "projection_size": 16},
+    "vision_config": VIT,
+}
 PHI = {**SIZES, "num_attention_heads": 2, "num_key_value_heads": 1}
 DEBERTA = {
     **ENCODER,
@@ -90,6 +106,13 @@ CASES = {
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 3}),
     "bart": ("BartForConditionalGeneration", PAIRS),
     "marian": ("MarianMTModel", PAIRS | {"pad_token_id": 0, "decoder_start_token_id": 0}),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper, other sizes of both stacks": (
+        "WhisperForConditionalGeneration",
+        WHISPER
+        | {"encoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
+        | {"activation_function": "relu", "num_mel_bins": 5},
+    ),
     "t5": ("T5ForConditionalGeneration", MT5),
     "vit": ("ViTForImageClassification", VIT),
     "vit, states": ("ViTModel", VIT),
@@ -242,6 +265,22 @@ CASES = {
     "deit": ("DeiTForImageClassification", {**VIT, "qkv_bias": False}),
     "deit, a teacher": ("DeiTForImageClassificationWithTeacher", VIT),
     "deit, states": ("DeiTModel", VIT),
+    "clip": ("CLIPModel", CLIP),
+    "clip, the end token with the highest id": (
+        "CLIPModel",
+        {
+            "text_config": CLIP["text_config"] | {"eos_token_id": 2, "hidden_act": "gelu"},
+            "vision_config": {**VIT, "num_channels": 3, "hidden_size": 24, "layer_norm_eps": 1e-3},
+        },
+    ),
+    "siglip": ("SiglipModel", SIGLIP),
+    "siglip, other activations": (
+        "SiglipModel",
+        {
+            "text_config": {**ENCODER, "hidden_size": 16, "hidden_act": "gelu"},
+            "vision_config": {**VIT, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+        },
+    ),
     "ijepa": (
         "IJepaForImageClassification",
         VIT,

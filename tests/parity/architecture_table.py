@@ -18,7 +18,9 @@ BECOMES = {
     "encoder": "EncoderModel",
     "causal_lm": "CausalLM",
     "translator": "Translator",
+    "transcriber": "Transcriber",
     "vision": "VisionModel",
+    "two_towers": "TwoTowers",
 }
 WORDS = {
     "albert": "ALBERT, whose one layer becomes copies",
@@ -26,6 +28,7 @@ WORDS = {
     "bert": "BERT, with its heads",
     "bloom": "BLOOM, with penalties of distance",
     "camembert": "CamemBERT",
+    "clip": "CLIP",
     "deberta-v2": "DeBERTa 2 and 3 without convolution, whose layers get copies",
     "deepseek_v2": "DeepSeek 2, with latent attention",
     "deepseek_v3": "DeepSeek 3, with latent attention",
@@ -63,11 +66,13 @@ WORDS = {
     "qwen3_moe": "Qwen 3, with experts",
     "roberta": "RoBERTa, with its heads",
     "rwkv": "RWKV 4, which has no attention",
+    "siglip": "SigLIP",
     "smollm3": "SmolLM 3, with layers that do not rotate",
     "stablelm": "StableLM",
     "starcoder2": "StarCoder 2",
     "t5": "T5 1.0 and 1.1",
     "vit": "ViT",
+    "whisper": "Whisper, from sound to text",
     "xlm-roberta": "XLM-RoBERTa",
     "xlm-roberta-xl": "XLM-RoBERTa-XL",
 }

@@ -64,10 +64,20 @@ def outputs(model, theirs):
         return model.class_logits(model(images)), theirs(images).logits
     ids = torch.randint(5, 40, (2, 7))
     at = torch.arange(7).expand(2, -1)
+    if model.spec.reads == "images_and_texts":
+        ids, images = ids.clamp(max=38), torch.randn(3, 3, 8, 8)
+        ids[:, -1] = 39  # the end token, and the highest id
+        found = model(images, ids, at)
+        return found, theirs(input_ids=ids, pixel_values=images).logits_per_image
     if model.spec.reads == "pairs":
         target = ids[:, :4].flip(1)
         found = model.logits(model(ids, at, target, at[:, :4]))
         return found, theirs(input_ids=ids, decoder_input_ids=target).logits
+    if model.spec.reads == "sounds":
+        frames = torch.randn(2, model.spec.frames, model.spec.bands)
+        states = torch.arange(model.spec.num_states).expand(2, -1)
+        found = model.logits(model(frames, states, ids, at))
+        return found, theirs(frames.mT, decoder_input_ids=ids).logits
     if model.spec.generates:
         return read_in_two(prepare(model, "fp32"), ids, at), theirs(ids).logits
     (kind, head), states = *model.heads.items(), model(ids, at)
@@ -97,7 +107,10 @@ def test_it_computes_the_same_in_and_out(name, tmp_path):
     out.mkdir()
     # Ids of special tokens come from the tokenizer.
     ids = {"pad_token_id": config["pad_token_id"]} if config.get("pad_token_id") is not None else {}
-    (out / "config.json").write_text(json.dumps(ids | architecture.write_config(spec)))
+    written_config = ids | architecture.write_config(spec)
+    if "text_config" in config:
+        written_config["text_config"]["eos_token_id"] = config["text_config"]["eos_token_id"]
+    (out / "config.json").write_text(json.dumps(written_config))
     save_file(written, out / "model.safetensors", metadata={"format": "pt"})
     again, told = type(theirs).from_pretrained(out, output_loading_info=True)
     assert not any(told.values()), told

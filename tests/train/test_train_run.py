@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from sacrebleu.metrics import CHRF
 from safetensors.torch import load_file
 
 from heedful.config import read_toml
@@ -16,6 +17,7 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
+from heedful.text.seen_words import SeenWords, word_spans
 from heedful.train.checkpoint_contents import WholeTensors
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.model_weights import load_weights, using, weights_of
@@ -84,15 +86,30 @@ def test_a_few_translations_are_kept_of_every_validation(finished: Any) -> None:
     assert [line["step"] for line in samples] == [m.step for m in recorder.metrics("validation")]
     valid = settings.data.valid[0]
     sources, references = (
-        Path(file).read_text().splitlines()[::2] for file in (valid.source, valid.target)
+        Path(file).read_text().splitlines() for file in (valid.source, valid.target)
     )
     model, tokenizers = load_model(run / "model")
     load_weights(model, load_file(run / "checkpoints/step-00000060/model.safetensors"))
     texts = TranslationPipeline(model, tokenizers).translate(sources, beam=2)
-    expected = zip(sources, references, map(str, texts), strict=True)  # every other of the twelve
-    assert samples[-1]["samples"] == [
-        dict(zip(("source", "reference", "text"), each, strict=True)) for each in expected
-    ]
+    names = ("source", "reference", "text")
+    said = zip(sources, references, map(str, texts), strict=True)
+    every = [dict(zip(names, each, strict=True)) for each in said]
+    assert samples[-1]["samples"] == every[::2]  # every other of the twelve
+
+    chrf = CHRF()
+    wrong = [each for each in every if each["text"] != each["reference"]]
+    wrong.sort(key=lambda each: chrf.corpus_score([each["text"]], [[each["reference"]]]).score)
+    assert len(wrong) > 1
+    assert samples[-1]["worst"] == wrong[:10]
+
+
+def test_the_words_of_the_targets_are_kept_with_the_model(finished: Any) -> None:
+    run, settings, _, _ = finished
+    _, tokenizers = load_model(run / "model")
+    target = Path(settings.data.train[0].target).read_text()
+    words = {word for *_, word in word_spans(target)}
+    assert tokenizers.words == SeenWords.of([target])
+    assert tokenizers.words.count == len(words) > 0
 
 
 def test_summary_is_that_of_the_published_model_through_the_real_decoder(finished: Any) -> None:

@@ -34,6 +34,7 @@ _ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
     "silu": "SWISH",
     # In CTranslate2 a gate is a separate flag (`ffn_glu`); the name is that of its activation.
     "swiglu": "SWISH",

@@ -126,20 +126,27 @@ class Checker:
         ]
 
     def _model_checks(self, source: str, translation: Translation) -> list[CheckResult]:
-        """Return the checks of probabilities and attention, which are parts of a translation."""
-        if not translation.token_scores:
-            return []
-        from heedful.apps.quality.model_checks import check_coverage, check_probabilities
+        """Return the checks of words that the model knows, of its probabilities and attention."""
+        from heedful.apps.quality.model_checks import (
+            check_coverage,
+            check_probabilities,
+            check_words,
+        )
 
+        seen = self.pipeline.tokenizers.words if self.pipeline is not None else None
+        words = [] if seen is None else [check_words(source, translation, seen)]
+        if not translation.token_scores:
+            return words
         settings = self.settings
         results = [
+            *words,
             *check_probabilities(
                 translation,
                 translation.tokens,
                 translation.token_scores,
                 least_mean=settings.least_mean,
                 least_token=settings.least_token,
-            )
+            ),
         ]
         if translation.alignment is not None:
             results.append(

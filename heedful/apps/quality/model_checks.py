@@ -7,9 +7,10 @@ import unicodedata
 from collections.abc import Sequence
 
 from heedful.apps.quality.name_check import plain_letters
-from heedful.apps.quality.reports import CheckResult, Evidence
+from heedful.apps.quality.reports import CheckResult, Evidence, counted
 from heedful.apps.quality.wording_checks import has_final_mark, length_deviation, text_length
 from heedful.search.alignment import Alignment
+from heedful.text.seen_words import SeenWords, word_spans
 
 FEWEST_LETTERS = 3
 """Number of letters below which a source word, such as an article, may get no attention."""
@@ -48,6 +49,26 @@ def check_probabilities(
             _unlikely_tokens(target, tokens, token_scores, least_token),
         ),
     )
+
+
+def check_words(source: str, target: str, seen: SeenWords) -> CheckResult:
+    """Check that each word of a translation is one of the source or of the training data.
+
+    A model that spells words in pieces can join pieces to a word that nobody writes. Most words
+    that it has not seen are right all the same: compounds, names, forms of known words.
+
+    Args:
+        source: source text.
+        target: text of the translation.
+        seen: words of the targets that the model was trained on.
+    """
+    copied = {word for *_, word in word_spans(source)}
+    found = [
+        Evidence("target", start, end, target[start:end], "not seen in training")
+        for start, end, word in word_spans(target)
+        if word not in copied and word not in seen
+    ]
+    return counted("unseen_word", found)
 
 
 def _unlikely_tokens(

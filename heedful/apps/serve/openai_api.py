@@ -27,6 +27,7 @@ from heedful.apps.serve.exchange import (
     refusal_of,
     while_connected,
 )
+from heedful.apps.serve.function_calls import free_calls, required_call, settled
 from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, ResponseBody, Sampling
 from heedful.apps.serve.server_parts import Interface, ServerParts
 from heedful.apps.serve.translated_text import TranslatedText
@@ -99,7 +100,7 @@ class OpenAI(Interface):
     async def chat(self, request: Request, body: ChatBody) -> Response:
         """Answer a chat: continue it, or translate its last message."""
         prompt = await self._prompt(body)
-        reply = CallReply(body) if body.callable else ChatReply(body)
+        reply = CallReply(body) if body.callable or body.offered else ChatReply(body)
         return await self._reply(request, body, [prompt], reply)
 
     def _model(self, name: str) -> dict[str, Any]:
@@ -369,7 +370,17 @@ class ChatReply(CompletionReply):
 
 
 class CallReply(ChatReply):
-    """The answer of a chat that is a call of a function, in a stream as one chunk."""
+    """The answer of a chat that has to be, or may be, a call of functions.
+
+    Args:
+        body: request.
+    """
+
+    def __init__(self, body: ChatBody) -> None:
+        super().__init__(body)
+        self.required = [each.name for each in body.callable]
+        self.names = self.required or [each.name for each in body.offered]
+        self.held, self.begun = "", False
 
     def whole(self, answers: Sequence[Sequence[PromptAnswer]]) -> dict[str, Any]:
         """Return all answers; see `CompletionReply.whole`."""
@@ -380,40 +391,42 @@ class CallReply(ChatReply):
         return whole
 
     def choice(self, place: int, answer: PromptAnswer) -> dict[str, Any]:
-        """Return an answer as a message with a call."""
+        """Return an answer as a message with its calls."""
         message = {"role": "assistant", "refusal": None, **self._called(answer.text)}
         return {"message": message, "logprobs": self.log_probs(answer)}
 
     def piece(self, text: str) -> bytes:
-        """Return nothing: a function and its arguments are known at the end."""
-        return b""
+        """Return an event with the text that can be no part of a call, or nothing."""
+        self.held += text
+        end = 0 if self.required else settled(self.held, begun=self.begun)
+        sent, self.held = self.held[:end], self.held[end:]
+        self.begun = self.begun or bool(sent)
+        return super().piece(sent) if sent else b""
 
     def end(self, written: Sequence[PromptAnswer]) -> Iterator[bytes]:
-        """Yield the call, the finish reason, the usage if requested, and the end mark."""
-        called = self._called("".join(each.text for each in written))
+        """Yield the calls, the finish reason, the usage if requested, and the end mark."""
+        called = self._called(self.held)
         for index, call in enumerate(called.get("tool_calls", ())):
             call["index"] = index
-        yield self._part({"delta": called})
+        if called["content"] or "tool_calls" in called:
+            yield self._part({"delta": called})
         is_call = "tool_calls" in called and not written[-1].is_cut
         yield from self._last(written, "tool_calls" if is_call else written[-1].finish_reason)
 
     def _called(self, text: str) -> dict[str, Any]:
-        """Return the fields of a message: a call, or the text of one that was cut too early."""
-        functions = self.body.callable
-        if len(functions) == 1:
-            name, arguments = functions[0].name, text
+        """Return the fields of a message: its text, and its calls if it has any."""
+        if self.required:
+            call = required_call(text, self.names)
+            rest, calls = ("", [call]) if call else (text, [])
         else:
-            try:
-                call = json.loads(text)
-            except ValueError:  # cut: which function it names may be unknown
-                return {"content": text}
-            name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
-        function = {"name": name, "arguments": arguments}
-        id = f"call_{uuid.uuid4().hex}"
-        return {
-            "content": None,
-            "tool_calls": [{"id": id, "type": "function", "function": function}],
-        }
+            rest, calls = free_calls(text, self.names)
+        if not calls:
+            return {"content": text}
+        described = [
+            {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": call._asdict()}
+            for call in calls
+        ]
+        return {"content": rest or None, "tool_calls": described}
 
 
 async def _events(

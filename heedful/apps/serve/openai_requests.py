@@ -240,7 +240,7 @@ class ChatBody(Sampling):
     top_logprobs: int | None = Field(None, ge=0, le=0)
     tools: list[Tool] | None = Field(None, description="functions that the client can call")
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = Field(
-        None, description="required or one function: the answer is a call; else it is text"
+        None, description="required or one function: the answer is a call; auto: it may have calls"
     )
     response_format: PlainText | AnyObject | SchemaFormat | None = None
 
@@ -249,11 +249,18 @@ class ChatBody(Sampling):
 
     @property
     def callable(self) -> list[Function]:
-        """The functions one of which the answer calls; none for an answer of text."""
+        """The functions one of which the answer has to call; none if it need not call any."""
         functions = [tool.function for tool in self.tools or ()]
         if isinstance(self.tool_choice, ChosenTool):
             return [each for each in functions if each.name == self.tool_choice.function.name]
         return functions if self.tool_choice == "required" else []
+
+    @property
+    def offered(self) -> list[Function]:
+        """The functions that an answer may call in its text; none if it has a form of its own."""
+        if self.tool_choice not in (None, "auto") or self.schema_text:
+            return []
+        return [tool.function for tool in self.tools or ()]
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:

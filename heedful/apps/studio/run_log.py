@@ -71,6 +71,7 @@ class RunState:
         training: newest line of training; empty before the first.
         validations: all validations so far.
         samples: step and texts of each validation with texts.
+        worst: step and worst texts of the newest validation that recorded them; None without one.
         summary: last line of a finished run; None during training, or after it was killed.
         gap: seconds between the two newest lines of training.
         written: time of the last write, in seconds since 1970; None without a file.
@@ -81,6 +82,7 @@ class RunState:
     training: dict[str, Any] = field(default_factory=dict)
     validations: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[dict[str, str]]]] = field(default_factory=list)
+    worst: tuple[int, list[dict[str, str]]] | None = None
     summary: dict[str, Any] | None = None
     gap: float = 0.0
     written: float | None = None
@@ -224,6 +226,8 @@ class RunLog:
             state.summary = event
         elif kind == "samples" and isinstance(event.get("samples"), list):
             state.samples.append((event["step"], [s for s in event["samples"] if _is_sample(s)]))
+            if isinstance(event.get("worst"), list):
+                state.worst = event["step"], [s for s in event["worst"] if _is_sample(s)]
 
     def _forget(self) -> None:
         self._read = 0

@@ -41,6 +41,20 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
     }
 
 
+def with_chrf(samples: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return samples with the chrF of each text; None without a reference."""
+    metric = build_metric("chrf")
+    return [
+        {
+            **each,
+            "chrf": metric.corpus_score([each["text"]], [[each["reference"]]]).score
+            if each["reference"].strip()
+            else None,
+        }
+        for each in samples
+    ]
+
+
 def words_of(text: str, *, spaced: bool) -> list[str]:
     """Split a text into words with adjacent spaces, or into characters.
 
@@ -71,19 +85,21 @@ def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[
 
 
 def _texts(steps: Samples, source: str, reference: str) -> list[dict[str, Any]]:
-    metric = build_metric("chrf")
     written = [
-        (step, sample["text"])
+        (step, {"text": sample["text"], "reference": reference})
         for step, each in steps
         for sample in each
         if sample["source"] == source
     ]
-    spaced = any(" " in text.strip() for text in (reference, *(text for _, text in written)))
+    scored = with_chrf([sample for _, sample in written])
+    spaced = any(" " in text.strip() for text in (reference, *(each["text"] for each in scored)))
     found: list[dict[str, Any]] = []
     before: str | None = None
-    for step, text in written:
-        score = metric.corpus_score([text], [[reference]]).score if reference.strip() else None
+    for (step, _), each in zip(written, scored, strict=True):
+        text = each["text"]
         words = [(text, False)] if before is None else changed_words(before, text, spaced=spaced)
-        found.append({"step": step, "words": words, "chrf": score, "changed": text != before})
+        found.append(
+            {"step": step, "words": words, "chrf": each["chrf"], "changed": text != before}
+        )
         before = text
     return found

@@ -22,20 +22,28 @@ from heedful.inspect.subject import Subject
 from heedful.search.search_settings import SearchSettings
 
 LONGEST = 600
-"""Maximum number of characters of a line, which is computed anew without each of its tokens."""
+"""Maximum number of characters of a text, which is computed anew without each of its tokens."""
 CANDIDATES = 6
 MOST_HEADS = 8
 
 Addresses = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], Field(max_length=64)]
+Tokens = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=200)]
 Places = Annotated[tuple[Annotated[int, Field(ge=0, le=1000)], ...], Field(max_length=200)]
 
 
 class WrittenWordRequest(ModelRequest):
-    """A line, its translation up to a word, the word, and a token to compare it with."""
+    """A source or prompt, the output up to a word, the word, and a token to compare it with.
+
+    The word is given as text, by `before` and `word`, or as ids, by `tokens` and `token`.
+    """
 
     line: str
     before: str = ""
     word: str = Field("", description="word that is explained; the end of the line if empty")
+    tokens: Tokens = Field((), description="ids of the output so far, with `token`")
+    token: int | None = Field(
+        None, ge=0, description="id that is explained; the first one of `word` if unset"
+    )
     against: int | None = Field(None, ge=0, description="token to compare with; none if unset")
 
 
@@ -46,18 +54,18 @@ class AttributionRequest(WrittenWordRequest):
 
 
 class AgainRequest(ModelRequest):
-    """A line to be translated again, with silent tokens and without heads."""
+    """A source or prompt to write from again, with silent tokens and without heads."""
 
     line: str
-    silent: Places = Field((), description="indices of source tokens that nothing attends to")
+    silent: Places = Field((), description="indices of its tokens that nothing attends to")
     heads: Addresses = Field((), description="addresses of heads that are off")
     beam: Annotated[int, Field(ge=1, le=8)] = 4
 
 
 @call(AttributionRequest)
 def why(request: AttributionRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return what each token of the source and of the translation so far adds to a word."""
-    subject, result, token = _predicted(request, workspace)
+    """Return what each token of the source or prompt and of the output so far adds to a word."""
+    subject, result, token, written = _predicted(request, workspace)
     found = attribute(subject, result.reading, token, against=request.against, way=request.way)
     order = result.scores.argsort(kind="stable")[::-1]
     sides = {}
@@ -67,14 +75,21 @@ def why(request: AttributionRequest, workspace: Workspace) -> dict[str, Any]:
         sides[name] = {
             "pieces": list(tokens.pieces), "special": special, "scores": round_digits(scores)
         }  # fmt: skip
+    # The tokens of a prompt, unlike those of a source, share the decoder with what is written.
+    first = next(iter(sides.values()))["pieces"]
     return {
         "token": token,
         "piece": result.names[token],
+        "given": len(first) - (0 if len(sides) > 1 else written),
         "value": found.value,
         "baseline": found.baseline,
         "sides": sides,
         "candidates": [
-            {"id": int(each), "piece": result.names[each], "probability": math.exp(score)}
+            {
+                "id": _in_vocabulary(int(each), subject, result),
+                "piece": result.names[each],
+                "probability": math.exp(score),
+            }
             for each in order[:CANDIDATES]
             if (score := float(result.scores[each])) > -math.inf
         ],
@@ -84,7 +99,7 @@ def why(request: AttributionRequest, workspace: Workspace) -> dict[str, Any]:
 @call(WrittenWordRequest)
 def inside(request: WrittenWordRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the lens by layer, and what sub-layers and heads add to a word."""
-    subject, result, token = _predicted(request, workspace)
+    subject, result, token, _ = _predicted(request, workspace)
     shown = [token, *([] if request.against is None else [request.against])]
     layers = [_layer(logits()[-1].numpy(), shown, result.names)
               for logits in layer_logits(subject, result.reading)]  # fmt: skip
@@ -109,7 +124,7 @@ def inside(request: WrittenWordRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(AgainRequest)
 def again(request: AgainRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the translation of a line with silent tokens and without heads."""
+    """Return the translation or continuation with silent tokens and without heads."""
     check_length(request.line, LONGEST, where="line")
     subject = subject_of(request.model, workspace)
     settings = SearchSettings(beam=request.beam)
@@ -123,25 +138,45 @@ def again(request: AgainRequest, workspace: Workspace) -> dict[str, Any]:
     return {"text": record.texts[0], "score": record.hypotheses[0].score}
 
 
-def _predicted(request: WrittenWordRequest, workspace: Workspace) -> tuple[Subject, NextToken, int]:
-    """Return the model, its prediction after the words before, and the token of the word."""
+def _predicted(
+    request: WrittenWordRequest, workspace: Workspace
+) -> tuple[Subject, NextToken, int, int]:
+    """Return the model, its prediction, the token of the word, and how many stand before it.
+
+    Raises:
+        DataError: when the word adds no token, or is given both as text and as ids.
+    """
     for text in (request.line, request.before, request.word):
         check_length(text, LONGEST, where="line")
     subject = subject_of(request.model, workspace)
-    target = subject.target
-    begin = target.encode(" ".join(request.before.split()))
-    whole = target.encode(" ".join(f"{request.before} {request.word}".split()))
-    if not request.word.strip():
-        begin, token = whole, target.eos
+    if request.token is None:
+        begin, token = _tokens_of(request, subject)
+    elif request.before or request.word:
+        raise DataError("The word is given as text and as a token", where="token")
     else:
-        common = _common(begin, whole)
-        if common == len(whole):
-            raise DataError("The word adds no token to what stands before it", where="word")
-        begin, token = whole[:common], whole[common]
+        begin, token = [*request.tokens], request.token
     version = workspace.place(request.model).load().version
     key = ("next", request.model, version, request.line, tuple(begin))
     result = workspace.recent.get(key, lambda: next_token(subject, request.line, begin))
-    return subject, result, token
+    return subject, result, _in_vocabulary(token, subject, result), len(begin)
+
+
+def _tokens_of(request: WrittenWordRequest, subject: Subject) -> tuple[list[int], int]:
+    """Return the tokens before a word, and the first token of the word."""
+    target = subject.target
+    begin = target.encode(" ".join(request.before.split()))
+    if not request.word.strip():
+        return begin, target.eos
+    whole = target.encode(" ".join(f"{request.before} {request.word}".split()))
+    common = _common(begin, whole)
+    if common == len(whole):
+        raise DataError("The word adds no token to what stands before it", where="word")
+    return whole[:common], whole[common]
+
+
+def _in_vocabulary(token: int, subject: Subject, result: NextToken) -> int:
+    """Return the model's own id of a token: a language model's search ends by an id after it."""
+    return subject.target.eos if token == result.end else token
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from heedful.cli.parser import flag_group
 from heedful.errors import UserError
@@ -42,6 +42,26 @@ class ChatFlags:
         return self.messages
 
 
+@flag_group("Speech", 18)
+class SpeechFlags:
+    """Facts of sounds that a model of them is given.
+
+    Args:
+        language: Code of the language that is spoken, such as de; recognized if unset.
+        task: Write what is said in its language (transcribe), or in English (translate); transcribe
+            if unset.
+    """
+
+    language: str | None = None
+    task: Literal["transcribe", "translate"] | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The flags that are set, as arguments of `TranscriptionPipeline.generate`."""
+        both = {"language": self.language, "task": self.task}
+        return {name: value for name, value in both.items() if value is not None}
+
+
 def prompts_of(
     pipeline: GenerationPipeline,
     lines: list[str],
@@ -68,6 +88,8 @@ def prompts_of(
     from heedful.text.chat_template import REMEDY, check_messages
     from heedful.text.unknown_characters import describe_unknown
 
+    if conversation == ChatFlags() and pipeline.spec.reads == "sounds":
+        return lines  # names of files, which no tokenizer reads
     if conversation == ChatFlags():
         prompts = with_sounds(pipeline, lines, first)
         if message := describe_unknown(pipeline.tokenizer, prompts):

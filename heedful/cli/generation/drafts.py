@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.cli.parser import flag_group
 from heedful.cli.text_io import say
@@ -51,12 +51,26 @@ def writer(
     speculation: SpeculationFlags,
     batch_size: int | None,
     device: str,
+    spoken: Mapping[str, Any],
 ) -> Callable[[list[str], dict[str, int]], list[Generation]]:
-    """Return a function that continues prompts, and adds the numbers of drafts to counts."""
+    """Return a function that continues prompts, and adds the numbers of drafts to counts.
+
+    Args:
+        pipeline: language model, or model of records or sounds.
+        settings: settings of the search.
+        speculation: flags of drafts.
+        batch_size: prompts in a batch.
+        device: device of a model of drafts.
+        spoken: language and task of sounds, as far as they are given.
+    """
 
     def plain(prompts: list[str], counts: dict[str, int]) -> list[Generation]:
         return pipeline.generate(
-            prompts, settings=settings, batch_size=batch_size, first_name=counts["prompts"]
+            prompts,
+            settings=settings,
+            batch_size=batch_size,
+            first_name=counts["prompts"],
+            **spoken,
         )
 
     if speculation == SpeculationFlags():

@@ -116,7 +116,9 @@ def use_kernels(engine: AnyModel, *, native: bool) -> None:
     weights = ModuleWeights(engine) if native else None
     embedding = getattr(spec, "embedding", None)
     if embedding is not None and not embedding_refusals(embedding, "embedding"):
-        for module in engine.input_modules().values():
+        inputs = engine.input_modules().values()
+        # Those of patches and sounds look up no table.
+        for module in (each for each in inputs if hasattr(each, "embed")):
             replace_module(engine, module, become(module, CpuInputEmbedding))
     for name, stack in spec.stacks().items():
         if not stack_refusals(stack, name):

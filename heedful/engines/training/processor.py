@@ -36,6 +36,7 @@ from heedful.engines.unpadding import (
     rows_in_use,
     rows_of,
 )
+from heedful.kernels.library import ACTIVATIONS
 from heedful.models.block import Block, BlockState, SubLayer
 from heedful.models.stack import Stack
 from heedful.nn.feedforward import FeedForward
@@ -199,8 +200,8 @@ class ProcessorFeedForward(FeedForward):
         drops = self.training and self.dropout.p > 0.0
         captures = context is not None and context.capture is not None
         # The pair has no inner dropout and no gate, and never writes the inner input to memory.
-        if not captures and self.kind is not None and not drops:
-            output = activated_pair(x, self.up, self.kind, self.down)
+        if not captures and self.kind in ACTIVATIONS and not drops:
+            output = activated_pair(x, self.up, str(self.kind), self.down)
             if output is not None:
                 return output
         return super().forward(x, context)
@@ -209,6 +210,8 @@ class ProcessorFeedForward(FeedForward):
         """Return the reason why no call in C can compute the sub-layer; None if one can."""
         if self.kind is None:
             return "it has no gate beside the activation"
+        if self.kind not in ACTIVATIONS:
+            return f"it knows {', '.join(ACTIVATIONS)}"
         if self.dropout.p > 0.0:
             return "it drops nothing between the two maps"
         if not is_plain(self.up, self.down) or not has_no_hooks(self):

@@ -31,6 +31,9 @@ class ImageModelSpec(CommonSpec):
             raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
         if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
             raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
+        shorter = self.pixels.shorter_side if self.pixels else None
+        if shorter is not None and shorter < self.image_size:
+            raise ValueError(f"{self.image_size} pixels cannot be cut out of pixels.shorter_side")
         return self
 
     reads = "images"

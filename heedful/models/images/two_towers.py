@@ -14,10 +14,12 @@ from heedful.models.images.vision import VisionModel
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 
-FIRST_SCALE = 1 / 0.07
-"""Factor of the cosines at the start, the inverse of the temperature (Radford 2021, 2.5)."""
+FIRST_BIAS = -10.0
+"""Number added to each score at the start, where there is one (Zhai 2023, 3.2)."""
 LARGEST_SCALE = 100.0
 """Largest factor of the cosines, for stable training (Radford 2021, 2.5)."""
+FIRST_SCALE = 1 / 0.07
+"""Factor of the cosines at the start, the inverse of the temperature (Radford 2021, 2.5)."""
 
 
 class TwoTowers(nn.Module):
@@ -32,12 +34,15 @@ class TwoTowers(nn.Module):
         self.spec = spec
         self.images = VisionModel(spec.images)
         self.texts = EncoderModel(spec.texts)
-        self.image_projection = nn.Linear(spec.images.width, spec.width, bias=False)
-        self.text_projection = nn.Linear(spec.texts.width, spec.width, bias=False)
-        for projection in (self.image_projection, self.text_projection):
-            nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
+        self.image_projection = None
+        if spec.image_projection:
+            self.image_projection = _projection(spec.images.width, spec.width, bias=False)
+        bias = spec.text_projection_bias
+        self.text_projection = _projection(spec.texts.width, spec.width, bias=bias)
         # One element and not a scalar, which processes could not share.
         self.log_scale = nn.Parameter(torch.full((1,), math.log(FIRST_SCALE)))
+        # Few pairs of a batch belong together, so at the start none seems to (Zhai 2023, 3.2).
+        self.score_bias = nn.Parameter(torch.full((1,), FIRST_BIAS)) if spec.score_bias else None
 
     def forward(
         self,
@@ -65,7 +70,8 @@ class TwoTowers(nn.Module):
     def image_vectors(self, images: Tensor, capture: Capture | None = None) -> Tensor:
         """Return vectors of length 1 [B, D] of images [B, C, h, w]."""
         states = self.images(images, capture=capture)
-        return _normed(self.image_projection(self.images.pooled(states)))
+        vectors = self.images.pooled(states)
+        return _normed(vectors if self.image_projection is None else self.image_projection(vectors))
 
     def text_vectors(
         self, ids: Tensor, positions: Tensor, capture: Capture | None = None
@@ -86,8 +92,12 @@ class TwoTowers(nn.Module):
         return _normed(self.text_projection(pooled))
 
     def scores(self, of_images: Tensor, of_texts: Tensor) -> Tensor:
-        """Return the cosines [B, T] of vectors [B, D] and [T, D] times the learned factor."""
-        return self.log_scale.clamp(max=math.log(LARGEST_SCALE)).exp() * of_images @ of_texts.T
+        """Return the cosines [B, T] of vectors [B, D] and [T, D], scaled, with the bias if any."""
+        log_scale = self.log_scale
+        if self.spec.bounded_scale:
+            log_scale = log_scale.clamp(max=math.log(LARGEST_SCALE))
+        scores = log_scale.exp() * of_images @ of_texts.T
+        return scores if self.score_bias is None else scores + self.score_bias
 
     def stacks(self) -> dict[str, Stack]:
         """Return the stack of each tower."""
@@ -96,6 +106,15 @@ class TwoTowers(nn.Module):
     def input_modules(self) -> dict[str, nn.Module]:
         """Return the module that makes the input of each tower's stack."""
         return {"images": self.images, "texts": self.texts.input}
+
+
+def _projection(width: int, common: int, *, bias: bool) -> nn.Linear:
+    """Return a map to the common space, drawn so that vectors keep their length (Radford 2021)."""
+    projection = nn.Linear(width, common, bias=bias)
+    nn.init.normal_(projection.weight, std=width**-0.5)
+    if bias:
+        nn.init.zeros_(projection.bias)
+    return projection
 
 
 def _normed(vectors: Tensor) -> Tensor:

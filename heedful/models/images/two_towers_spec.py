@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heedful.config import PositiveInt
 from heedful.models.encoder_spec import EncoderSpec
@@ -24,6 +24,33 @@ class TwoTowersSpec(CommonSpec):
     text_pooling: Literal["first", "last", "mean"] = Field(
         "first", description="state of a whole text: that of its first or last token, or the mean"
     )
+    image_projection: bool = Field(
+        True, description="map of an image's vector to the common space, whose width it has without"
+    )
+    text_projection_bias: bool = Field(False, description="bias of the map of a text's vector")
+    score_bias: bool = Field(
+        False, description="learned number added to each score (SigLIP, Zhai 2023)"
+    )
+    bounded_scale: bool = Field(
+        True, description="at most 100 for the factor of the cosines (Radford 2021, 2.5)"
+    )
+    padded_length: PositiveInt | None = Field(
+        None,
+        description="number of tokens to which texts are filled up with padding tokens that are "
+        "read like others (SigLIP); none if unset",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.image_projection and self.images.width != self.width:
+            raise ValueError(
+                f"without image_projection the width {self.width} must be that of images, "
+                f"{self.images.width}"
+            )
+        longest = self.texts.longest_text
+        if self.padded_length and longest and self.padded_length > longest:
+            raise ValueError(f"padded_length {self.padded_length} is more than {longest} positions")
+        return self
 
     reads = "images_and_texts"
 

@@ -11,7 +11,7 @@ from heedful.config import PositiveInt, Probability
 from heedful.models.images.image_spec import ImageModelSpec
 from heedful.models.model_spec import CommonSpec
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.spec import EmbeddingSpec
+from heedful.nn.spec import EmbeddingSpec, NormSpec
 
 
 class VisionSpec(ImageModelSpec):
@@ -20,9 +20,18 @@ class VisionSpec(ImageModelSpec):
     kind: Literal["vision"] = "vision"
     width: PositiveInt
     patch_size: PositiveInt = Field(16, description="height and width of a patch in pixels")
+    patch_bias: bool = Field(True, description="bias of the linear map of patches")
+    input_norm: NormSpec | None = Field(
+        None, description="norm of patches with their positions (CLIP, Radford 2021)"
+    )
     encoder: StackSpec
-    pooling: Literal["first", "mean"] = Field(
-        "first", description="state of the whole image: that of a [CLS] token, or the mean"
+    pooling: Literal["first", "mean", "attention"] = Field(
+        "first",
+        description="state of the whole image: that of a [CLS] token, the mean, or that of a "
+        "learned query which reads all states by attention",
+    )
+    pooling_head: StackSpec | None = Field(
+        None, description="stack by which a learned query reads the states (SigLIP, Zhai 2023)"
     )
     distillation: Literal["token", "classifier"] | None = Field(
         None,
@@ -36,6 +45,12 @@ class VisionSpec(ImageModelSpec):
     def _fits_together(self) -> Self:
         self.encoder.check_width(self.width)
         _check_patches(self.image_size, self.patch_size)
+        if (self.pooling == "attention") != (self.pooling_head is not None):
+            raise ValueError("pooling_head belongs to pooling = 'attention'")
+        if self.pooling_head is not None:
+            self.pooling_head.check_width(self.width)
+            if not self.pooling_head.has_memory:
+                raise ValueError("the block of pooling_head needs cross_attention")
         if self.distillation and self.pooling != "first":
             raise ValueError("a distillation token stands after [CLS]: pooling = 'first'")
         if self.distillation == "classifier" and not self.class_names:

@@ -38,6 +38,9 @@ _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]],
 MOST_SAMPLES = 8
 """Number of translations that a validation keeps, spread evenly over its sentences."""
 
+MOST_WORST = 10
+"""Number of translations with the lowest chrF that a validation keeps."""
+
 
 def tag_metrics(requested: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
     """Return the metrics of a tagger: the requested ones, and span_f1 if its tags mark spans.
@@ -176,10 +179,23 @@ def translation_measure(
             {name: metric.score for name, metric in scores.items()},
             {name: metric.signature for name, metric in scores.items()},
             tuple(Sample(sources[i], targets[i], texts[i]) for i in shown),
+            worst_samples([Sample(*each) for each in zip(sources, targets, texts, strict=True)]),
             describe_degenerate(texts, sources, targets),
         )
 
     return Measure(total, score)
+
+
+def worst_samples(samples: Sequence[Sample], count: int = MOST_WORST) -> tuple[Sample, ...]:
+    """Return the samples with the lowest chrF, worst first; those that are right are left out."""
+    metric = build_metric("chrf")
+    # chrF has characters, so it ranks single sentences better than BLEU, whose 4-grams most lack.
+    scored = [
+        (metric.corpus_score([each.text], [[each.reference]]).score, number)
+        for number, each in enumerate(samples)
+        if each.text != each.reference
+    ]
+    return tuple(samples[number] for _, number in sorted(scored)[:count])
 
 
 def pipeline_measure(

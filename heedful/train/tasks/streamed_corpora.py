@@ -144,6 +144,19 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
     return chain.from_iterable(lines), language if known else ""
 
 
+def target_texts(setup: Setup, stream: ShardStream | None) -> Iterable[str]:
+    """Return the training targets; of streamed shards a sample, as tokenizers are trained on.
+
+    Args:
+        setup: setup with the corpora.
+        stream: stream of shards; None where the corpora are files.
+    """
+    apart = LongWords("characters")  # long words are reported when the tokenizer is trained
+    if stream is None:
+        return CorpusTexts(setup.settings.data.train, "target", apart)
+    return SampledTexts(stream, "target", setup.settings.data.tokenizer_sample, apart)
+
+
 def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:
     """Return the texts to train a tokenizer on."""
     _note_sample(setup, stream)

@@ -27,6 +27,7 @@ from heedful.train.tasks.streamed_corpora import (
     side_texts,
     stream_fingerprint,
     streamed_pairs,
+    target_texts,
 )
 
 
@@ -49,6 +50,8 @@ def prepare(setup: Setup) -> Task:
         return pair if settings.soft_terms is None else pair.with_soft_terms()
 
     tokenizers = setup.tokenizers(train_new)
+    if setup.saved_tokenizers is None:  # a resumed run has the words from its start
+        tokenizers = tokenizers.having_seen(target_texts(setup, stream))
     terms = read_terms(settings, tokenizers)
     pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from heedful.apps.quality.text_checks import CHECKS, CheckSettings
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
+from heedful.text.seen_words import SeenWords
 
 SOURCES = [
     "A man rides a bicycle.",
@@ -34,7 +36,10 @@ def test_good_translations_pass_every_check(translator: TranslationPipeline) -> 
     translations = translator.translate(SOURCES, alignment=True)
     for report in checker(translator).reports(SOURCES, translations):
         assert report.failed == ()
-        assert tuple(each.name for each in report.checks) == tuple(CHECKS)
+        # Unseen words are checked where the model's directory has the words of its training.
+        known = translator.tokenizers.words is not None
+        made = [name for name in CHECKS if known or name != "unseen_word"]
+        assert [each.name for each in report.checks] == made
         json.dumps(report.plain())
 
 
@@ -72,6 +77,29 @@ def test_an_unlikely_word_is_named(translator: TranslationPipeline) -> None:
     places = [(each.start, each.end) for each in report["unsure_word"].evidence]
     assert places
     assert all(target.index("Elefant") <= start < end <= len(target) for start, end in places)
+
+
+def test_a_word_that_is_made_up_is_named(translator: TranslationPipeline) -> None:
+    words = SeenWords.of(["Der Übersetzer ist müde", "Ein Hund mit Namen"])
+    tokenizers = replace(translator.tokenizers, words=words)
+    pipeline = TranslationPipeline(translator.model, tokenizers)
+    source = "Translator Hawking is a fog machine."
+    target = "Übersetzer Hawking ist ein Nebelwerkwerk mit HUND."
+    (own,) = Checker(pipeline).reports([source], [Translation(target)])
+    (place,) = own["unseen_word"].evidence
+    assert target[place.start : place.end] == place.text == "Nebelwerkwerk"
+    assert place.note == "not seen in training"
+    assert own.failed == ("unseen_word",)
+    # People write words that a model has not seen: of given translations it is advice.
+    (given,) = Checker(pipeline).report_pairs([source], [target])
+    assert given["unseen_word"].failed
+    assert "unseen_word" not in given.failed
+    # A model without the file is not checked.
+    (unknown,) = Checker(
+        TranslationPipeline(translator.model, replace(tokenizers, words=None))
+    ).reports([source], [Translation(target)])
+    with pytest.raises(KeyError):
+        unknown["unseen_word"]
 
 
 def test_texts_alone_are_checked_without_a_model() -> None:

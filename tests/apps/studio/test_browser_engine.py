@@ -320,6 +320,7 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"text": TEXT, "chosen": [40], "temperature": 0.7, "top_p": 0.9, "min_p": 0.01, "seed": 3},
         {"text": TEXT, "chosen": [40, 41], "temperature": 5, "seed": 2**52 + 1},
         {"text": TEXT, "chosen": [99999]},
+        {"text": TEXT, "chosen": [9, 2]},  # the end of a translation; no language model chooses it
     ),
     "decoding/greedy": ({"text": TEXT}, {"text": TEXT, "chosen": [9, 20]}),
     "decoding/beam": ({"text": TEXT}, {"text": TEXT, "beam": 2, "n_best": 2, "max_length": 4}),

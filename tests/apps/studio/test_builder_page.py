@@ -180,7 +180,20 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     legend.filter(has_text="without norms").wait_for()
     assert legend.count() == before + 1
     assert "shown=norm" in visit.address()
-    assert page.locator(".reasons p").count() == 3
+    reasons = page.locator(".reasons p:not(.note)")
+    assert reasons.count() == 3
+    # A verdict follows from all scores: the exact lines overlap here, BLEU and loss do not.
+    said = reasons.filter(has_text="Without norms").inner_text()
+    runs = {name: records["runs"][name] for name in ("norm", "everything")}
+    low, high = (
+        pick(run["exact"] for run in runs[name])
+        for name, pick in (("norm", min), ("everything", max))
+    )
+    assert (low <= high) == ("No difference seen" in said)
+    bleu = {name: [run["bleu"] for run in each] for name, each in runs.items()}
+    assert (min(bleu["norm"]) > max(bleu["everything"])) == ("But BLEU is" in said)
+    means = [sum(run["exact"] for run in each) / len(each) for each in records["runs"].values()]
+    assert (means[0] < 0.9) == page.locator(".reasons .note").is_visible()
     for figure in ("loss", "train"):
         page.get_by_label("Curves of").select_option(figure)
         visit.idle()

@@ -251,6 +251,38 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     assert page.locator(".tree .node.lived").count() == sum(e.fate == "lived" for e in looked)
 
 
+@pytest.mark.parametrize(("model", "text"), [("learned", TEXT), ("letters", PROMPT)])
+def test_why_a_candidate_is_likely(at: Any, model: str, text: str, request: Any) -> None:
+    """The section of Translate, for a candidate of this step and for the token written last."""
+    page = at.open(f"decoding?model={model}&text={text}")
+    path = request.getfixturevalue("given").learned
+    subject = inspect.load(
+        request.getfixturevalue("language_model") if model == "letters" else path
+    )
+    first = next_token(subject, text)
+    best, second = (int(id) for id in first.scores.argsort(kind="stable")[::-1][:2])
+    rows = page.locator(".candidates li")
+    rows.nth(1).get_by_role("button", name="Why").click()
+    said = page.locator(".why .sentence")
+    said.filter(has_text=f"is {at.shown(float(first.scores[second]), 3)}").wait_for()
+    assert f"why={second}" in at.address()
+    title = "Translate again" if model == "learned" else "Continue again"
+    page.locator(".why h3", has_text=title).wait_for()
+    at.idle()
+    # What can fall silent is the text, without what is written.
+    given = subject.source.encode(text)
+    words = page.locator(".why .row", has_text="Silent:").get_by_role("button").all_inner_texts()
+    assert "".join(words) == "".join(subject.source.pieces(given)).replace("\u2581", "")
+
+    rows.first.get_by_role("button", name="Write").click()
+    at.until("!document.querySelector('.why section')")  # another step: the reasons are gone
+    page.get_by_role("button", name="Why “").click()
+    said.filter(has_text=f"is {at.shown(float(first.scores[best]), 3)}").wait_for()
+    assert "why=last" in at.address()
+    page.reload()
+    said.filter(has_text=f"is {at.shown(float(first.scores[best]), 3)}").wait_for()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +21,7 @@ from hypothesis import strategies as st
 from heedful.apps.studio.app import STATIC
 from heedful.apps.studio.export.recording import record, request_key, requests_of, rounded
 from heedful.apps.studio.export.script_bundle import bundle, wrap
-from heedful.apps.studio.export.site import export_site
+from heedful.apps.studio.export.site import PREVIEW_SIZE, PREVIEWS, export_site, preview_of, shell
 from heedful.apps.studio.pages import PAGES as PAGES_OF_STUDIO
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
@@ -56,6 +60,12 @@ def test_a_module_becomes_a_function_that_returns_its_exports() -> None:
 def test_a_form_of_export_that_is_unknown_is_refused() -> None:
     with pytest.raises(ValueError, match=r"y\.js: this form of import or export is unknown"):
         wrap("y.js", "export default 3;\n")
+
+
+@pytest.mark.parametrize("line", ["async function load() {}", "const modules = 3;"])
+def test_a_name_of_the_loader_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"y\.js: \w+ is a name of the loader"):
+        wrap("y.js", f"export const a = 1;\n{line}\n")
 
 
 def node(script: str) -> str:
@@ -109,6 +119,35 @@ def test_what_a_page_refuses_is_recorded_as_refused() -> None:
     ]
 
 
+PAGE_NAMES = [page.name for page in PAGES_OF_STUDIO]
+
+
+def test_every_page_has_a_small_preview_of_its_own() -> None:
+    files = {preview_of(name): (PREVIEWS / preview_of(name)).read_bytes() for name in PAGE_NAMES}
+    files[preview_of("")] = (PREVIEWS / preview_of("")).read_bytes()
+    assert {file.name for file in PREVIEWS.iterdir()} == set(files)
+    assert len(set(files.values())) == len(PAGE_NAMES) + 1
+    assert sum(map(len, files.values())) < 400_000
+    for name, content in files.items():
+        assert content[:8] == b"\x89PNG\r\n\x1a\n", name
+        assert struct.unpack(">II", content[16:24]) == PREVIEW_SIZE, name
+
+
+def meta(document: str) -> dict[str, str]:
+    """The properties of a document for those who show links to it."""
+    found = re.findall(r'<meta (?:property|name)="([\w:]+)" content="([^"]*)">', document)
+    return {name: html.unescape(value) for name, value in found}
+
+
+def test_a_link_is_shown_with_the_picture_and_the_words_of_its_page() -> None:
+    alone = [meta(shell(page)) for page in (None, *PAGES_OF_STUDIO)]
+    for name, found in zip(("", *PAGE_NAMES), alone, strict=True):
+        assert found["og:image"] == f"previews/{preview_of(name)}"
+        assert "`" not in found["og:image:alt"]
+    for key in ("og:title", "og:description", "og:image:alt"):
+        assert len({found[key] for found in alone}) == len(alone), key
+
+
 def test_other_files_are_not_mixed_with_a_site(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(UserError, match="holds other files"):
@@ -156,6 +195,53 @@ def test_a_sentence_of_ones_own_is_translated_by_the_model_in_the_page(
     firefox.open(f"{site}/translate.html?text=The+dog+sleeps.")
     assert firefox.value(PROBLEMS) == ""
     assert "Hund" in firefox.value("document.querySelector('#translation').textContent")
+
+
+MARKS = "performance.getEntriesByType('mark').map((each) => each.name).join()"
+
+
+def test_a_model_computes_in_a_thread_of_the_page(firefox: Firefox, site: str) -> None:
+    """From disk, too; where there are no threads the page computes, to the same translation."""
+    address = f"{site}/translate.html?text=The+two+dogs+sleep."
+    words = "document.querySelector('#translation').textContent"
+    firefox.events.clear()
+    firefox.open(address)
+    assert "engine in a thread" in firefox.value(MARKS)
+    translated = firefox.value(words)
+    assert said(firefox) == []
+    none = "() => { globalThis.Worker = class { constructor() { throw new Error('none'); } }; }"
+    script = firefox.command("script.addPreloadScript", functionDeclaration=none)["script"]
+    firefox.open(address)
+    firefox.command("script.removePreloadScript", script=script)
+    assert "engine in the page" in firefox.value(MARKS)
+    assert firefox.value(words) == translated
+
+
+def test_a_model_in_a_thread_refuses_in_words(firefox: Firefox, site: str) -> None:
+    firefox.open(f"{site}/translate.html?text={'word+' * 1500}")
+    assert "characters" in firefox.value(PROBLEMS) or "tokens" in firefox.value(PROBLEMS)
+    assert "failed" not in firefox.value(PROBLEMS)
+
+
+def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
+    folder = Path(unquote(urlsplit(site).path))
+    found = {file.name for file in (folder / "previews").iterdir()}
+    assert found == {preview_of(name) for name in ("", *PAGES)}
+
+
+def test_a_box_of_the_whole_model_opens_from_disk(firefox: Firefox, site: str) -> None:
+    firefox.events.clear()
+    firefox.open(f"{site}/tour.html?open=encoder.self&block=1")
+    assert firefox.value(PROBLEMS) == ""
+    assert said(firefox) == []
+    assert firefox.value("document.querySelectorAll('.model-inside [data-head]').length") > 1
+    firefox.value("document.querySelector('[data-box=\"decoder.cross\"]').click()")
+    deadline = time.monotonic() + DRAWING
+    opened = "document.querySelector('[data-stack=decoder] .model-inside tbody')"
+    while not firefox.value(f"{opened} !== null"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert firefox.value(PROBLEMS) == ""
 
 
 def test_a_choice_that_is_not_recorded_shows_the_nearest_and_the_way_to_all(

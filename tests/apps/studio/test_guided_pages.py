@@ -224,8 +224,9 @@ def test_every_stop_fits_the_window(visit_at: Any, serve: Any) -> None:
         bottom = max(box["y"] + box["height"], last["y"] + last["height"] if last else 0)
         assert box["y"] < 450
         assert bottom <= 900, stop
-        map_box = page.locator(".map").bounding_box()
-        assert map_box["y"] + map_box["height"] < box["y"]
+        if stop:
+            map_box = page.locator(".map").bounding_box()
+            assert map_box["y"] + map_box["height"] < box["y"]
         if stop < 11:
             press(home, "Next")
 

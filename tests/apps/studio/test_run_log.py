@@ -174,6 +174,11 @@ def test_samples_are_read_and_what_is_none_is_passed_over(tmp_path: Path) -> Non
         append(tmp_path, json.dumps(line) + "\n")
     log = RunLog(tmp_path)
     assert log.state().samples == [(5, [sample]), (5, [sample])]
+    assert log.state().worst is None
+    for step, worst in ((6, [sample, 3]), (7, "none")):
+        line = {"step": step, "event": "samples", "samples": [sample], "worst": worst}
+        append(tmp_path, json.dumps(line) + "\n")
+    assert log.state().worst == (6, [sample])
     assert log.figures() == {"train": [], "validation": []}
 
 

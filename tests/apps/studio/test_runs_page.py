@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sacrebleu.metrics import CHRF
 from starlette.testclient import TestClient
 
 import heedful
@@ -47,7 +48,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         (run / "metrics.jsonl").write_text("", encoding="utf-8")
         add(run, *events)
     add(runs[0], samples(20, "Katze", "Hund"), samples(40, "die Katze", "ein Hund"))
-    add(runs[0], samples(60, "die Katze saß", "ein Hund"))
+    worst = {"source": "a dog", "reference": "ein Hund", "text": "Hund"}
+    add(runs[0], {**samples(60, "die Katze saß", "ein Hund"), "worst": [worst]})
     add(runs[1], {"step": 40, "event": "summary", "reason": "max_steps = 40 reached"})
     return runs
 
@@ -112,6 +114,14 @@ def test_what_is_in_training_is_said(client: TestClient) -> None:
     assert (first["training"], first["done"]) == (True, None)
     assert first["left"] == pytest.approx(80)  # 40 steps more, at 2 seconds each
     assert (second["training"], second["done"]) == (False, "max_steps = 40 reached")
+
+
+def test_the_worst_translations_of_the_newest_validation(client: TestClient) -> None:
+    (found,) = ask(client, "worst")["runs"]
+    assert (found["name"], found["step"]) == ("first", 60)
+    (text,) = found["texts"]
+    assert (text["source"], text["text"]) == ("a dog", "Hund")
+    assert text["chrf"] == pytest.approx(CHRF().corpus_score(["Hund"], [["ein Hund"]]).score)
 
 
 def test_a_long_record_of_several_runs_is_answered_soon(tmp_path: Path) -> None:
@@ -225,6 +235,7 @@ def test_translations_are_followed_over_time(runs_page: Any, pair: list[Path]) -
         "() => document.querySelector('.history').innerText.includes('ein Hund')"
     )
     assert rows.nth(2).inner_text().endswith("as before")
+    assert "ein Hund\tHund" in page.get_by_label("first, step 60").inner_text()
 
     # A validation that comes while one looks.
     add(pair[0], samples(61, "die Katze sitzt", "der Hund"))

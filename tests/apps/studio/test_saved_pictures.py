@@ -95,6 +95,115 @@ def test_numbers_are_those_of_the_library(visit: Any, subject: Subject) -> None:
     assert [row[3] for row in found["tables"][0]["rows"]] == [float(row[3]) for row in rows[1:]]
 
 
+def tables(page: Any, place: str = "figure") -> list[dict[str, Any]]:
+    """The tables of a saved JSON file; the CSV file has the same cells."""
+    found = json.loads(save(page, "JSON", place))["tables"]
+    cells = [
+        ["" if cell is None else str(cell).lower() for cell in row]
+        for table in found
+        for row in (table["columns"], *table["rows"])
+    ]
+    lines = list(csv.reader(io.StringIO(save(page, "CSV", place).decode("utf-8"), newline="")))
+    flat = [[cell.lower() for cell in line] for line in lines if line]
+    assert [row[:2] for row in flat] == [row[:2] for row in cells]
+    assert list(map(len, flat)) == list(map(len, cells))
+    return list(found)
+
+
+def answer(page: Any, call: str, **asked: Any) -> dict[str, Any]:
+    """What the studio's server answers a call of a page."""
+    address = page.url.split("/", 3)
+    found = page.request.post(f"{address[0]}//{address[2]}/api/{call}", data=asked)
+    assert found.ok, found.text()
+    return dict(found.json())
+
+
+def test_the_tree_is_saved_with_every_hypothesis(visit: Any) -> None:
+    page = visit.open("decoding?model=learned&text=the+cat&beam=2&n=1&longest=3")
+    (tree,) = tables(page, "figure:has(.tree)")
+    steps = answer(page, "decoding/beam", model="learned", text="the cat", beam=2, n_best=1,
+                   length_penalty=0.6, max_length=3)["steps"]  # fmt: skip
+    looked = [(i + 1, each) for i, step in enumerate(steps) for each in step["looked"]]
+    assert len(tree["rows"]) == len(looked) > 3
+    for row, (step, each) in zip(tree["rows"], looked, strict=True):
+        cells = dict(zip(tree["columns"], row, strict=True))
+        assert (cells["step"], cells["log-probability"]) == (step, each["score"])
+        if step > 1:
+            parent = steps[step - 2]["looked"][cells["continues row"] - 1]
+            assert parent["beam"] == each["parent"]
+            assert cells["outcome"].startswith(("ended", each["fate"]))
+
+
+def test_the_neuron_view_is_saved_with_its_channels(visit: Any, subject: Subject) -> None:
+    page = visit.open(ADDRESS + "&view=neurons")
+    page.locator("figure svg[aria-label^='The query']").wait_for()
+    (found,) = tables(page)
+    reading = inspect.read(subject, TEXT)
+    steps = inspect.attention_steps(subject, reading, "cross", layer=0, head=1, row=1)
+    first, *keys, last = found["rows"]
+    np.testing.assert_allclose(first[4:], steps.query, rtol=1e-5)
+    for name, vectors in (
+        ("key k", steps.keys),
+        ("q × k", steps.products),
+        ("value v", steps.values),
+    ):
+        rows = [row for row in keys if row[0] == name]
+        assert [row[1] for row in rows] == list(steps.columns)
+        np.testing.assert_allclose([row[4:] for row in rows], vectors, rtol=1e-5, atol=1e-7)
+    products = [row for row in keys if row[0] == "q × k"]
+    np.testing.assert_allclose([row[2] for row in products], steps.scores, rtol=1e-5)
+    np.testing.assert_allclose([row[3] for row in products], steps.weights, rtol=1e-5)
+    np.testing.assert_allclose(last[4:], steps.context, rtol=1e-5, atol=1e-7)
+
+
+def test_the_grid_of_heads_is_saved_with_every_cell(visit: Any, subject: Subject) -> None:
+    page = visit.open(ADDRESS + "&view=model")
+    page.locator(".head-grid").wait_for()
+    (found,) = tables(page, "figure:has(.head-grid)")
+    reading = inspect.read(subject, TEXT)
+    weights = inspect.attention(subject, reading, "cross").weights
+    expected = [[*(i + 1 for i in place), value] for place, value in np.ndenumerate(weights)]
+    np.testing.assert_allclose(found["rows"], expected, atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize("stop", range(12))
+def test_every_stop_of_the_tour_is_saved(visit: Any, stop: int) -> None:
+    page = visit.open(f"tour?model=learned&text={TEXT.replace(' ', '+')}&stop={stop}&query=2")
+    saved = {each["title"]: each for each in tables(page, "main")}
+    walk = answer(page, "tour/walk", model="learned", text=TEXT, chosen=[], layer=-1, head=0)
+
+    def by_channel(title: str, vector: str) -> Any:
+        return np.array([row[2:] for row in saved[title]["rows"] if row[0] == vector]).T
+
+    if stop == 2:
+        assert (by_channel("Embedding + position", "token") == np.array(walk["tokens"])).all()
+        assert (by_channel("Embedding + position", "= input") == np.array(walk["embedding"])).all()
+    if stop > 2:  # what is folded is seen as a strip
+        strip = by_channel("Embedding, folded to a strip", "Embedding")
+        assert (strip == np.array(walk["embedding"])).all()
+    if stop == 4:
+        assert (by_channel("Head 1", "key") == np.array(walk["key"])).all()
+    if stop == 5:
+        assert [row[1:] for row in saved["Scores"]["rows"]] == walk["scores"]
+    if stop > 5:
+        assert [row[1:] for row in saved["Scores"]["rows"]] == [walk["scores"][2]]
+    if stop == 7:
+        assert saved["× share"]["rows"] == [walk["weights"][2]]
+    if stop == 8:
+        assert (by_channel("Feed-forward", "neurons") == np.array(walk["inner"])).all()
+    if stop >= 9:
+        rows = saved["Attention to the source"]["rows"]
+        assert [row[1] for row in rows] == walk["cross"]["weights"]
+    if stop == 10:
+        assert [row[1] for row in saved["Logits"]["rows"]] == [
+            each["logit"] for each in walk["candidates"]
+        ]
+    if stop == 11:
+        assert [row[1] for row in saved["Next word"]["rows"]] == [
+            each["probability"] for each in walk["candidates"]
+        ]
+
+
 def test_a_copied_link_shows_the_same(visit: Any) -> None:
     page = visit.open("tour?model=t5&text=a+dog+ran&stop=6&query=1")
     page.evaluate(

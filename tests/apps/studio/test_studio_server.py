@@ -36,6 +36,7 @@ HOME = "http://127.0.0.1:8765"
 NEEDS_MORE = {
     "attention/neurons",
     "attention/overview",
+    "tour/figure",
     "tour/walk",
     "attention/show",
     "attention/influence",

@@ -47,6 +47,43 @@ def test_the_answer_is_the_librarys(client: TestClient) -> None:
     assert alone["value"] == pytest.approx(math.log(own["probability"]), abs=1e-3)
 
 
+def test_integrated_gradients_add_up_at_the_pages_number_of_points(client: TestClient) -> None:
+    found = ask(client, "why", **ASKED, word="es", way="gradients")
+    total = sum(sum(side["scores"]) for side in found["sides"].values())
+    assert total == pytest.approx(found["value"] - found["baseline"], rel=0.05)
+
+
+def test_a_word_by_its_ids_is_that_by_its_text(client: TestClient) -> None:
+    """Decoding names the word by ids, Translate by text; the answers are the same."""
+    subject = inspect.load(models_at_hand()["en-de"].path)
+    by_text = ask(client, "why", **ASKED, word="es")
+    tokens = subject.target.encode(ASKED["before"])
+    asked = {"model": "en-de", "line": LINE, "tokens": tokens, "token": by_text["token"]}
+    assert ask(client, "why", **asked) == by_text
+    assert by_text["given"] == len(by_text["sides"]["encoder"]["pieces"])
+    assert ask(client, "inside", **asked) == ask(client, "inside", **ASKED, word="es")
+
+
+def test_a_language_model_says_why_and_goes_on_without_a_word() -> None:
+    place = models_at_hand()["english"].path
+    workspace = Workspace([place])
+    client = TestClient(build_app(workspace), base_url="http://localhost")
+    subject = inspect.load(place)
+    result = inspect.next_token(subject, "The cat sat on the")
+    best = int(result.scores.argmax())
+    asked = {"model": "english", "line": "The cat sat on the"}
+    found = ask(client, "why", **asked, token=best)
+    assert found["value"] == pytest.approx(float(result.scores[best]), abs=1e-3)
+    assert found["given"] == len(result.reading.tokens("decoder"))
+    then = ask(client, "why", **asked, tokens=[best], token=result.end)
+    assert (then["token"], then["given"]) == (subject.target.eos, found["given"])
+    assert len(then["sides"]["decoder"]["pieces"]) == found["given"] + 1
+    layers = ask(client, "inside", **asked, token=best)["layers"]
+    assert layers[-1]["best"] == found["piece"]
+    whole = ask(client, "again", **asked, beam=1)
+    assert ask(client, "again", **asked, beam=1, silent=[1, 2])["text"] != whole["text"]
+
+
 def test_layers_and_parts_end_at_the_prediction(client: TestClient) -> None:
     alone = ask(client, "why", **ASKED, word="es")
     es = next(each for each in alone["candidates"] if each["id"] == alone["token"])
@@ -80,6 +117,8 @@ def test_it_is_translated_again(client: TestClient) -> None:
         ("why", {"line": "x" * 700}, "at most 600"),
         ("why", {"line": "a", "word": "es", "against": 10**6}, "no token"),
         ("why", {"line": "a", "model": "nobody"}, "nobody"),
+        ("why", {"line": "a", "word": "es", "token": 5}, "as text and as a token"),
+        ("why", {"line": "a", "tokens": [10**6], "token": 5}, "cannot go on from token"),
         ("again", {"line": "a", "silent": [99]}, "token"),
         ("again", {"line": "a", "heads": ["decoder.99"]}, "no part"),
     ],

@@ -1,7 +1,8 @@
 """One classic script from the studio's modules.
 
 A browser loads no module from `file://`, where every file has an origin of its own. So the export
-wraps each module into a function, which runs when another module first asks for it.
+wraps each module into a function, which runs when another module first asks for it. The functions
+of a folder, as text, are the script of a thread.
 """
 
 from __future__ import annotations
@@ -18,14 +19,24 @@ _EXPORT = re.compile(
     re.MULTILINE,
 )
 _LATER = re.compile(r"\bimport\((?=[\"`])")
+_LOADERS = re.compile(
+    r"^(?:async )?(?:function|const|let|class) (?P<name>load|loaded|loadLater|modules)\b",
+    re.MULTILINE,
+)
 _MODULE_LINE = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
-_LOADER = """\
-"use strict";
+_LOADER = r""""use strict";
 (() => {
 const modules = {};
 const loaded = {};
 const load = (name) => (name in loaded ? loaded[name] : (loaded[name] = modules[name]()));
+// A thread of the page can load no modules either: it gets the functions of a folder as text.
+heedfulSite.threadSource = (folder, start) => {
+  const own = Object.entries(modules).filter(([name]) => name.startsWith(folder));
+  const table = own.map(([name, make]) => `${JSON.stringify(name)}: ${make}`).join(",\n");
+  const loader = `const loaded = {};\nconst modules = {${table}};\nconst load = ${load};`;
+  return `"use strict";\n${loader}\nload(${JSON.stringify(start)});\n`;
+};
 const loadLater = async (folder, path) => load(new URL(path, `file:///${folder}`).pathname.slice(1));
 """
 
@@ -52,7 +63,8 @@ def wrap(name: str, text: str) -> str:
         text: source of the module.
 
     Raises:
-        ValueError: when a line has a form of import or export that no module of the studio uses.
+        ValueError: when a line has a form of import or export that no module of the studio uses,
+            or takes a name of the loader, which the module would then call in its place.
     """
     folder = posixpath.dirname(name)
     exports: list[str] = []
@@ -76,6 +88,8 @@ def wrap(name: str, text: str) -> str:
     text = _LATER.sub(lambda _: f"loadLater({json.dumps(folder and folder + '/')}, ", text)
     if other := _MODULE_LINE.search(text):
         raise ValueError(f"{name}: this form of import or export is unknown: {other[0]}")
+    if taken := _LOADERS.search(text):
+        raise ValueError(f"{name}: {taken['name']} is a name of the loader; choose another")
     own = f"return {{ {', '.join(exports)} }};\n"
     return f"modules[{json.dumps(name)}] = () => {{\n{text}\n{own}}};\n"
 

@@ -25,12 +25,15 @@ from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import UserError
 
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'none'"
+    "default-src 'self'; img-src 'self' data:; worker-src blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'"
 )
+CARDS = "The chapters of the course as cards, each with a small drawing."
+"""Description of the picture of the start page."""
 SUMMARY = "See a Transformer at work: one sentence from its text to the next word, in ten chapters."
-PREVIEW = Path(__file__).with_name("preview.png")
-"""Picture of the tour, for those who show a link with a picture."""
+PREVIEWS = Path(__file__).with_name("previews")
+"""Pictures of the pages, for those who show a link with a picture; `tools/studio_pictures.py`."""
+PREVIEW_SIZE = (900, 472)
 SCRIPT = "studio.js"
 WEIGHTS = "model.safetensors"
 LARGEST = 12 << 20
@@ -60,7 +63,7 @@ def export_site(
         raise UserError(
             "This folder holds other files", where=str(folder), remedy="Name a new or empty folder"
         )
-    for name in ("answers", "models"):
+    for name in ("answers", "models", "previews"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir(parents=True)
     # First, as it marks the folder as a site, also if the export is broken off.
@@ -77,13 +80,24 @@ def export_site(
     for place in models:
         _write(folder / "models" / f"{place.name}.js", model_script(place))
     _write(folder / "facts.js", facts_script(workspace, chosen, [each.name for each in models]))
-    for file in (*(STATIC / name for name in ("style.css", "theme.js", "icon.svg")), PREVIEW):
-        shutil.copyfile(file, folder / file.name)
+    for name in ("style.css", "theme.js", "icon.svg"):
+        shutil.copyfile(STATIC / name, folder / name)
+    for name in ("", *(page.name for page in chosen)):
+        shutil.copyfile(PREVIEWS / preview_of(name), folder / "previews" / preview_of(name))
     _write(folder / "index.html", shell(None))
     for page in chosen:
         _write(folder / f"{page.name}.html", shell(page))
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return {"pages": len(chosen) + 1, "answers": answers, "models": len(models), "bytes": size}
+
+
+def preview_of(page: str) -> str:
+    """Return the name of the picture of a page.
+
+    Args:
+        page: name of the page; empty for the start page.
+    """
+    return f"{page or 'index'}.png"
 
 
 def shell(page: Page | None) -> str:
@@ -95,13 +109,19 @@ def shell(page: Page | None) -> str:
     text = (STATIC / "index.html").read_text(encoding="utf-8")
     title = "Heedful studio" if page is None else f"{page.title} – Heedful studio"
     about = html.escape(SUMMARY if page is None else page.summary)
+    picture = html.escape(CARDS if page is None else page.about.replace("`", ""))
+    width, height = PREVIEW_SIZE
     head = [
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         f'<meta name="description" content="{about}">',
         '<meta property="og:type" content="website">',
         f'<meta property="og:title" content="{html.escape(title)}">',
         f'<meta property="og:description" content="{about}">',
-        f'<meta property="og:image" content="{PREVIEW.name}">',
+        f'<meta property="og:image" content="previews/{preview_of(page.name if page else "")}">',
+        f'<meta property="og:image:width" content="{width}">',
+        f'<meta property="og:image:height" content="{height}">',
+        f'<meta property="og:image:alt" content="{picture}">',
+        '<meta name="twitter:card" content="summary_large_image">',
     ]
     changes = {
         '<meta charset="utf-8">': '<meta charset="utf-8">\n    ' + "\n    ".join(head),

@@ -57,8 +57,8 @@ PAGES: tuple[Page, ...] = (
         "tour",
         "The tour",
         "One sentence from its text to the next word.",
-        "Follow one sentence through a model, stop by stop. Every colour is a number that the "
-        "model computed for your sentence.",
+        "Open the boxes of the whole model, then follow one sentence through it. Every colour is "
+        "a number that the model computed for your sentence.",
     ),
     Page(
         "paths",

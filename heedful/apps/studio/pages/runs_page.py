@@ -10,7 +10,7 @@ from pydantic import Field
 
 from heedful.apps.studio.page import call
 from heedful.apps.studio.run_log import AXES, KINDS, Axis, smooth_curve, stretch_of, thin_curve
-from heedful.apps.studio.text_history import history
+from heedful.apps.studio.text_history import history, with_chrf
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.config import Config, flat
 from heedful.errors import UserError
@@ -137,6 +137,19 @@ def texts_over_time(request: HistoryRequest, workspace: Workspace) -> dict[str, 
     """Return the translations of a validation sentence at each step, with changed words."""
     samples = {name: workspace.log(name).state().samples for name in request.runs}
     return history(samples, request.sentence)
+
+
+@call(RunsRequest)
+def worst(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the worst translations of each run's newest validation, with their chrF."""
+    found = {name: workspace.log(name).state().worst for name in request.runs}
+    return {
+        "runs": [
+            {"name": name, "step": each[0], "texts": with_chrf(each[1])}
+            for name, each in found.items()
+            if each is not None
+        ]
+    }
 
 
 @call(SamplesRequest)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from heedful.apps.studio.model_figure import figure  # noqa: F401, a call of this page
 from heedful.apps.studio.page import PromptRequest, call, check_length, round_digits, subject_of
 from heedful.apps.studio.walkthrough import HiddenToken, TextPass, open_layers, pass_text
 from heedful.apps.studio.workspace import Workspace

@@ -2,6 +2,7 @@
 // the page. Both lie in scripts, since a page from file:// may read nothing else.
 
 import { site } from "./address.js";
+import { engine } from "./engine_thread.js";
 
 export const AT_HOME = "For every choice use the studio on your machine: pip install 'heedful[studio]', then heedful studio";
 
@@ -39,7 +40,8 @@ export async function answerHere(page, name, body, signal) {
   const stop = () => {
     if (signal?.aborted) throw new DOMException("stopped", "AbortError");
   };
-  await script(`answers/${page}.js`);
+  // A page may ask for answers of another, which a site of a few pages lacks.
+  if (site.facts.pages.some((each) => each.name === page)) await script(`answers/${page}.js`);
   stop();
   const known = site.answers[page]?.[name] ?? {};
   const key = keyOf(site.defaults[page]?.[name] ?? {}, body);
@@ -48,7 +50,8 @@ export async function answerHere(page, name, body, signal) {
     if (answer.refused) throw answer.refused; // as the studio refuses this request
     return answer;
   }
-  const computed = await computeHere(page, name, body, stop);
+  const computed = await computeHere(page, name, body, signal);
+  stop();
   if (computed !== undefined) return computed;
   const near = nearest(Object.keys(known).filter((each) => !site.values[page][known[each]].refused), key);
   throw {
@@ -60,15 +63,18 @@ export async function answerHere(page, name, body, signal) {
 
 const models = new Map();
 
-async function computeHere(page, name, body, stop) {
+async function computeHere(page, name, body, signal) {
   if (!site.models.includes(body.model)) return undefined;
-  const [{ answer }, { loadModel }] = await Promise.all([import("./engine/answers.js"), import("./engine/model.js")]);
-  if (!models.has(body.model)) {
-    models.set(body.model, script(`models/${body.model}.js`).then((found) => found && unpack(site.files[body.model])).then((files) => files && loadModel(files)));
-  }
-  const model = await models.get(body.model);
-  stop();
-  return model ? answer(page, name, body, model) : undefined;
+  if (!models.has(body.model)) models.set(body.model, giveModel(body.model));
+  return (await models.get(body.model)) ? (await engine()).ask(page, name, body, signal) : undefined;
+}
+
+/** Give a model to the engine; false where the site lacks its script. */
+async function giveModel(name) {
+  if (!await script(`models/${name}.js`)) return false;
+  await (await engine()).load(name, await unpack(site.files[name]));
+  delete site.files[name]; // the engine has its own copy
+  return true;
 }
 
 /** The files of a model; its weights are compressed, in base64. */

@@ -69,6 +69,18 @@ export function textsOverTime(state) {
   return { element, ask, draw };
 }
 
+/** The worst translations of each run's newest validation. */
+export function worstTexts(state) {
+  const body = h("div", {});
+  const element = section("Worst translations", h("p", { class: "about" }, "The sentences of the newest validation whose translations have the lowest chrF, among all that it decoded."), body);
+  const ask = live(body, (signal) => call("runs", "worst", { runs: state.values.runs }, signal), ({ runs }) => {
+    body.replaceChildren(...(runs.length ? runs.map((run) => table(`${run.name}, step ${number(run.step)}`, ["source", "reference", "translation", "chrF"],
+      run.texts.map((each) => [each.source, each.reference, each.text, each.chrf === null ? "–" : number(each.chrf, 3)]), { words: true, class: "figures wrapped" }))
+      : [h("p", { class: "note" }, "The chosen runs have recorded none. A run of translation records them at each validation that decodes.")]));
+  });
+  return { element, ask };
+}
+
 /** Lines typed here, as the newest model of each run translates or continues them. */
 export function typedLines(state) {
   const written = h("div", {});

@@ -25,8 +25,8 @@ export function captionOf(root, title = titleIn(root)) {
   ].filter(Boolean);
 }
 
-/** Tables of the numbers that are drawn: {title, columns, rows}. */
-const numbersOf = (root) => [root, ...root.querySelectorAll("*")].filter((each) => each.numbers && each.checkVisibility()).map((each) => each.numbers());
+/** Tables of the numbers that are drawn: {title, columns, rows}; a drawing gives one or several. */
+const numbersOf = (root) => [root, ...root.querySelectorAll("*")].filter((each) => each.numbers && each.checkVisibility()).flatMap((each) => each.numbers());
 
 /** A table as text, with what would be read as another cell in quotes. */
 const asCsv = ({ columns, rows }) => [columns, ...rows].map((row) => row.map((cell) => {

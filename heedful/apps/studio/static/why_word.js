@@ -1,4 +1,4 @@
-// Why this word? What a translation rests on: words, layers, sub-layers and heads, and what becomes of it
+// Why this word? What a translation or continuation rests on: words, layers, sub-layers and heads, and what becomes of it
 // without some of them.
 
 import { call, live } from "./api.js";
@@ -37,10 +37,10 @@ function byWord({ pieces, special, scores }) {
 
 /**
  * The section about one word.
- * @param asked {model, line, before, word}
- * @param limits what the model cannot do, by its card
+ * @param asked the word, as the calls name it: {model, line, before, word} or {model, line, tokens, token}
+ * @param view {word: how it is shown, limits: what the model cannot do, by its card, again: what another result is called}
  */
-export function whyWord(asked, limits) {
+export function whyWord(asked, { word: name, limits = [], again: title = "Translate again" }) {
   const contrast = h("select", { id: "why-against" }, h("option", { value: "" }, "nothing: its own probability"));
   const way = h("select", { id: "why-way" }, Object.entries(WAYS).map(([value, words]) => h("option", { value }, words)));
   const shares = figure("What each word adds");
@@ -50,13 +50,13 @@ export function whyWord(asked, limits) {
   const first = h("div", {}, said, shares.element);
   const tops = h("div", {});
   deep.append(h("div", { class: "columns" }, h("div", {}, lens.element, tops), parts.element));
-  const body = section(`Why “${asked.word || "(the end)"}”?`,
+  const body = section(`Why “${name}”?`,
     limits.length ? h("div", { class: "limits" }, h("h3", {}, "What this model cannot do"), h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : "",
     h("div", { class: "row" }, h("div", { class: "field" }, h("label", { for: "why-against" }, "Compared with"), contrast),
       h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, deep, anew);
   const against = () => (contrast.value === "" ? null : Number(contrast.value));
   const other = () => (against() === null ? null : spokenPiece(contrast.selectedOptions[0].dataset.piece));
-  const again = translateAgain(anew, asked);
+  const again = writeAgain(anew, title, asked);
 
   const askShares = live(first, (signal) => call("translate", "why", { ...asked, against: against(), way: way.value }, signal), (found) => {
     if (contrast.options.length === 1) {
@@ -69,15 +69,15 @@ export function whyWord(asked, limits) {
     said.textContent = `${other() ? `The logit of “${spokenPiece(found.piece)}” less that of “${other()}”` : `The log-probability of “${spokenPiece(found.piece)}”`} is ${number(found.value, 3)}. “${best.name}” speaks for it most: ${number(best.score, 3)}.`;
     shares.words.textContent = way.value === "silence"
       ? "What the value loses when nothing may attend to the word: above 0 the word speaks for it, below 0 against it. The last written word asks, so it stays."
-      : `Shares of the change from unknown words alone (${number(found.baseline, 3)}) to this text (${number(found.value, 3)}), by integrated gradients; their sum is ${number(words.reduce((sum, word) => sum + word.score, 0), 3)}.`;
+      : `Shares of the change from unknown words alone (${number(found.baseline, 3)}) to this text (${number(found.value, 3)}), by integrated gradients. They add up to ${number(words.reduce((sum, word) => sum + word.score, 0), 3)}, where ${number(found.value - found.baseline, 3)} would be exact.`;
     heatMap(shares.host, {
       values: [words.map((word) => word.score)], kind: "diverging", cell: 46, tall: 34, rows: { label: "", names: [spokenPiece(found.piece)] },
       columns: { label: "words of the text, then those written so far", names: words.map((word) => word.name) }, describe: `What each word adds to “${found.piece}”.`,
     });
-    again.words(sides[0][1]);
+    again.words(sides[0][1].filter(({ tokens }) => tokens.every((i) => i < found.given)));
   });
   const askDeep = live(deep, (signal) => call("translate", "inside", { ...asked, against: against() }, signal), (found) => {
-    const names = [asked.word || "(the end)", other()].filter(Boolean);
+    const names = [name, other()].filter(Boolean);
     lineChart(lens.host, {
       series: names.map((name, i) => ({ name, dots: true, points: found.layers.map((layer, l) => [l, layer.shown[i]]) })),
       x: { label: "blocks so far" }, y: { label: "probability", zero: true }, describe: "Probability by the number of blocks.", height: 220,
@@ -97,12 +97,12 @@ export function whyWord(asked, limits) {
   return body;
 }
 
-/** Words that fall silent and heads that are off, and the translation then. */
-function translateAgain(host, { model, line }) {
+/** Words that fall silent and heads that are off, and the result then. */
+function writeAgain(host, title, { model, line }) {
   const silent = new Map();
   const off = new Set();
   const [words, heads, result] = [h("div", { class: "row" }), h("div", { class: "row" }), h("p", { class: "text", dir: "auto", id: "again", role: "status" })];
-  host.append(h("h3", {}, "Translate again"), h("p", { class: "note" }, "Click words of the text that nothing may attend to, and heads to switch off."), words, heads, result);
+  host.append(h("h3", {}, title), h("p", { class: "note" }, "Click words of the text that nothing may attend to, and heads to switch off."), words, heads, result);
   const ask = live(host, async (signal) => {
     if (!silent.size && !off.size) return null;
     return call("translate", "again", { model, line, silent: [...silent.values()].flat(), heads: [...off] }, signal);

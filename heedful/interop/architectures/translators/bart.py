@@ -18,6 +18,7 @@ from heedful.interop.tensor_table import (
     same,
 )
 from heedful.models.model_spec import TranslatorSpec
+from heedful.models.sounds.transcriber_spec import TranscriberSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.masks import Causal, Everything
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
@@ -175,7 +176,7 @@ def write_translator(
     }
 
 
-def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
+def write_stacks(spec: TranslatorSpec | TranscriberSpec) -> dict[str, Any]:
     """Return the fields of both stacks, from which `read_stack` reads them."""
     block = spec.encoder.block
     config: dict[str, Any] = {
@@ -232,6 +233,18 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
         size = spec.target_vocabulary
         # Theirs is a buffer of shape [1, V].
         rules.append(reshaped(_BIAS, "output_bias", (1, size), (size,)))
+    rules += layer_rules(spec, prefix)
+    return rules, copies
+
+
+def layer_rules(spec: TranslatorSpec | TranscriberSpec, prefix: str) -> list[Rule]:
+    """Return the rules of the layers of both stacks, and of the norms after them.
+
+    Args:
+        spec: spec of the model.
+        prefix: beginning of the names of their tensors.
+    """
+    rules: list[Rule] = []
     for side, stack in spec.stacks().items():
         modules = _LAYER if side == "encoder" else _LAYER | _CROSS_ATTENTION
         for number in range(stack.num_layers):
@@ -241,7 +254,7 @@ def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Re
             rules += renamed(
                 {"layer_norm": "final_norm"}, theirs=f"{prefix}{side}.", ours=f"{side}."
             )
-    return rules, copies
+    return rules
 
 
 INERT = (

@@ -5,17 +5,25 @@ import { redrawn, sequence } from "./colours.js";
 
 /**
  * Draw the thumbnails as buttons.
- * @param found {shape: [layers, heads, rows, columns], shades: base64 of numbers from 0 to 255}
+ * @param found {shape: [layers, heads, rows, columns], shades: base64 of numbers from 0 to 255,
+ *   first: index of the first layer, 0 if unset}
  * @param open called with the layer and head that were clicked
  * @param nameOf gives the name of a head, where it has one
  */
 export function headGrid(host, found, open, nameOf) {
   const shades = Uint8Array.from(atob(found.shades), (letter) => letter.charCodeAt(0));
+  host.numbers = () => ({ title: "Attention weights of each head, in steps of 1/255; long texts are averaged to fit a thumbnail", columns: ["layer", "head", "row", "column", "weight"], rows: weightsOf(found.shape, shades) });
   redrawn(host, () => {
-    draw(host, found.shape, shades, open);
+    draw(host, found.shape, shades, open, found.first ?? 0);
     nameHeads(host, nameOf);
   });
 }
+
+/** [layer, head, row, column, weight] of every cell, all counted from 1. */
+const weightsOf = ([, heads, rows, columns], shades) => Array.from(shades, (shade, i) => {
+  const [column, row, head] = [i % columns, Math.floor(i / columns) % rows, Math.floor(i / (columns * rows)) % heads];
+  return [Math.floor(i / (columns * rows * heads)) + 1, head + 1, row + 1, column + 1, shade / 255];
+});
 
 /** Say the names of heads, which may be measured after they are drawn. */
 export function nameHeads(host, nameOf) {
@@ -36,18 +44,18 @@ export function markHead(host, layer, heads) {
   }
 }
 
-function draw(host, [layers, heads, rows, columns], shades, open) {
+function draw(host, [layers, heads, rows, columns], shades, open, first) {
   const pressed = new Set([...host.querySelectorAll("[aria-pressed=true]")].map((each) => `${each.dataset.layer},${each.dataset.head}`));
   const focused = host.contains(document.activeElement) ? `${document.activeElement.dataset.layer},${document.activeElement.dataset.head}` : null;
   const colours = Array.from({ length: 256 }, (_, shade) => sequence(shade / 255));
   const cells = [];
-  for (let layer = 0; layer < layers; layer += 1) {
+  for (let layer = first; layer < first + layers; layer += 1) {
     cells.push(h("span", { class: "layer-name" }, String(layer + 1)));
     for (let head = 0; head < heads; head += 1) {
       const canvas = h("canvas", { width: columns, height: rows, "aria-hidden": "true" });
       const pen = canvas.getContext("2d");
       const image = pen.createImageData(columns, rows);
-      const from = (layer * heads + head) * rows * columns;
+      const from = ((layer - first) * heads + head) * rows * columns;
       for (let i = 0; i < rows * columns; i += 1) {
         image.data.set(colours[shades[from + i]], 4 * i);
         image.data[4 * i + 3] = 255;

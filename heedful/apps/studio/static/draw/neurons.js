@@ -11,6 +11,10 @@ const ROW = 26;
  * @param found {word, query, keys: [{piece, key, products, score, weight, value}], context, factor}
  */
 export function neuronPicture(host, found) {
+  host.numbers = () => ({ title: describe(found), columns: ["vector", "piece", "score", "weight", ...found.query.map((_, i) => `channel ${i + 1}`)],
+    rows: [["query q", found.word, null, null, ...found.query],
+      ...found.keys.flatMap(({ piece, key, products, score, weight, value }) => [["key k", piece, null, null, ...key], ["q × k", piece, score, weight, ...products], ["value v", piece, null, weight, ...value]]),
+      ["sum of weighted values", found.word, null, null, ...found.context]] });
   redrawn(host, () => draw(host, found));
 }
 

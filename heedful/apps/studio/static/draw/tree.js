@@ -13,11 +13,14 @@ const LETTERS = 8;
 /**
  * Draw a tree.
  * @param host where
- * @param tree {columns: [[{label, value, parent, kind, tell}]], first, path, describe}
- *   parent: row in the column before; kind: names a style; path: rows to draw boldly, for each
+ * @param tree {columns: [[{label, value, parent, kind, tell}]], value, first, path, describe}
+ *   parent: row in the column before; kind: names a style; value: what values are; path: rows to draw boldly, for each
  *   column; tell: the words for who points at it
  */
 export function treeChart(host, tree) {
+  const from = (column, node) => (column ? tree.columns[column - 1][node.parent].label : tree.first);
+  host.numbers = () => ({ title: tree.describe, columns: ["step", "row", "piece", tree.value, "continues row", "continues", "outcome", "best result"],
+    rows: tree.columns.flatMap((column, i) => column.map((node, j) => [i + 1, j + 1, node.label, node.value, i ? node.parent + 1 : null, from(i, node), node.kind, tree.path[i] === j])) });
   redrawn(host, () => draw(host, tree));
 }
 

@@ -4,6 +4,7 @@
 
 import { number, s } from "../dom.js";
 import { spokenPiece } from "./links.js";
+import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
 const LEFT = 118; // room for the names of parts
@@ -18,10 +19,9 @@ const goal = (found) => (found.predicts === "hidden" ? "the hidden word" : "the 
 
 /** The stops: a short name, a title, what is told, and the part that is drawn. */
 export const STOPS = [
-  { name: "Text", title: "The text", part: "text",
-    tell: (found) => `A sentence goes in. ${found.hides ? "One word is hidden, and the model will guess it. " : ""}The model does not know letters or words: it knows ${number(found.vocabulary)} pieces. Pale below is the whole way that it will go.` },
+  { name: "Model", title: "The whole model", part: "text" }, // a drawing of its own, see model_figure.js
   { name: "Pieces", title: "Pieces with numbers", part: "pieces",
-    tell: (found) => `The tokenizer cuts the text into ${found.pieces.length} pieces, and each has a number in the vocabulary. A dot stands for the space before a word. From here on every piece has a column of its own; click one to follow it.` },
+    tell: (found) => `${found.hides ? "One word is hidden, and the model will guess it. " : ""}The model does not know letters or words: it knows ${number(found.vocabulary)} pieces. The tokenizer cuts the text into ${found.pieces.length} of them, and each has a number. A dot stands for the space before a word. From here on every piece has a column of its own; click one to follow it.` },
   { name: "Embedding", title: "Embedding + position", part: "embedding",
     tell: (found) => (found.positions ? `Each number picks a vector of ${found.width} channels, and the vector of its position is added, so that word order counts. Blue is above zero, ochre below; ${found.embedding[0].length} channels are drawn.`
       : `Each number picks a vector of ${found.width} channels. Blue is above zero, ochre below; ${found.embedding[0].length} channels are drawn. This model adds no position here: it uses positions inside attention.`) },
@@ -78,13 +78,13 @@ export function drawWay(host, found, view) {
   const parts = new Map();
   const layer = s("g", {});
   let y = 2;
-  // The first stop shows the whole way before it is gone: all parts, folded and pale.
-  const names = [...new Set((view.stop ? STOPS.slice(0, view.stop + 1) : STOPS).map((each) => each.part))];
+  const names = [...new Set(STOPS.slice(0, view.stop + 1).map((each) => each.part))];
+  host.numbers = () => wayNumbers(found, names, { stop: STOPS[view.stop].name, open: STOPS[view.stop].part, query: view.query });
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});
     const height = PARTS[name](inner, found, { ...view, open }, place);
-    const outer = s("g", { class: view.stop || open ? null : "way-ahead", "data-part": name, transform: `translate(0 ${y})` }, inner);
+    const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);
     if (name !== names[0]) layer.append(flow(columns, place, y - GAP, y, view.query));

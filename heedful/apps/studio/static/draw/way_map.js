@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 export const nameOf = (stop, found) => stop.names?.(found) ?? stop.name;
 
 /** Stops by their names; a box has a stop of its own as its title, or a title alone. */
-const MAP = ["Text", "Pieces", "Embedding",
+const MAP = ["Model", "Pieces", "Embedding",
   { stop: "Blocks", words: (found) => `Block, one of ${found?.layers ?? "several"}`, inside: [
     { words: (found) => `Attention, one head of ${found?.heads ?? "several"}`, inside: ["Head", "Scores", "Softmax", "Values"] }, "Feed-forward"] },
   "Output", "Logits", "Next word"];

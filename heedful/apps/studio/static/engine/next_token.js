@@ -39,13 +39,19 @@ export class Writer {
   check(chosen) {
     for (const id of chosen) {
       if (!(id >= 0 && id < this.size) || id === this.end) {
-        throw new Refusal({ what: `The text cannot go on from token ${id}`, where: "chosen", remedy: `Choose below ${this.size}; ${this.end} ends the text` });
+        throw this.refusal(id);
       }
     }
     const length = this.initial.decoder.ids.length + chosen.length;
     if (length > this.bound) {
       throw new Refusal({ what: `${length} tokens are more than the ${this.bound} that the model can read`, where: "chosen", remedy: "Go back some steps" });
     }
+  }
+
+  /** The error for an id that cannot stand in a text. */
+  refusal(id) {
+    const remedy = `Choose one below ${this.size} that is no special token; ${this.end} ends the text`;
+    return new Refusal({ what: `The text cannot go on from token ${id}`, where: "chosen", remedy });
   }
 
   /** The reading after tokens were chosen. */
@@ -94,6 +100,9 @@ export function nextToken(model, text, chosen) {
     scores = without(logits.map((each) => each - normalizer), task.never);
     if (step < chosen.length) chosenScores.push(scores[chosen[step]]);
   });
+  // Padding, BOS, and the end token of a language model, whose probability is that of `writer.end`.
+  const never = chosenScores.indexOf(-Infinity);
+  if (never >= 0) throw writer.refusal(chosen[never]);
   return { writer, reading: writer.readingOf(written), text: writer.textOf(written), chosenScores, logits, scores, ended };
 }
 

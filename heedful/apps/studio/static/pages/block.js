@@ -31,7 +31,8 @@ export const defaults = (studio) => ({
 /** The block with the head that the model's card points at, or the last one. */
 function opened(studio) {
   const { part, layer } = notedHead(studio, subjectDefaults(studio, kinds).model);
-  return part === "encoder" || part === "decoder" ? { stack: part, layer } : {};
+  // A head of cross-attention is seen on Attention; the block of a translator is the encoder's first.
+  return part === "cross" ? { stack: "encoder" } : part ? { stack: part, layer } : {};
 }
 
 export function mount({ root, side, state, studio }) {

@@ -11,11 +11,12 @@ import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js
 export const kinds = ["translator", "causal_lm"];
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0, row: -1,
+  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0, row: -1, why: "",
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
 
+const LAST = "last"; // the token that is explained: the last one that was written, or a candidate's id
 const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
 
@@ -27,6 +28,7 @@ export function mount({ root, side, state, studio }) {
   const translates = () => studio.places.find((place) => place.name === state.values.model)?.kind === "translator";
   const [walk, tree] = [h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
+  const why = h("div", { class: "why" });
   const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   side.append(
@@ -41,7 +43,7 @@ export function mount({ root, side, state, studio }) {
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
       slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
       check(state, "dropped", { label: "Show what was dropped" })));
-  root.append(section("Token by token", walkBody), section("Beam search", treeBody));
+  root.append(section("Token by token", walkBody), why, section("Beam search", treeBody));
 
   const chosen = () => state.values.chosen.map(Number);
   const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
@@ -55,12 +57,31 @@ export function mount({ root, side, state, studio }) {
       temperature, top_k: k, top_p: p, min_p: least, seed }, signal);
   }, (found) => {
     step = found;
+    explain();
     if (found === null) return nothing(walk);
     fill(layer, state, "layer", found.layers);
     fill(head, state, "head", Array.from({ length: found.heads }, (_, i) => i));
     return drawStep();
   });
   let step = null;
+
+  /** Say why the chosen candidate of this step, or the last token that was written, is likely. */
+  async function explain() {
+    const { model, text: line, why: id, chosen: ids } = state.values;
+    const last = id === LAST;
+    const tokens = last ? chosen().slice(0, -1) : chosen();
+    const token = id === "" || step === null ? null : last ? chosen().at(-1) : Number(id);
+    const asked = token === undefined || token === null ? "" : JSON.stringify([model, line, ids, id]);
+    if (asked === why.dataset.asked) return;
+    why.dataset.asked = asked;
+    why.replaceChildren();
+    if (!asked) return;
+    const { whyWord } = await import("../why_word.js");
+    if (why.dataset.asked !== asked) return;
+    const piece = last ? step.read.at(-1) : step.candidates.find((each) => each.id === token)?.piece ?? `token ${token}`;
+    const { limits } = studio.places.find((place) => place.name === model) ?? {};
+    why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
+  }
   const drawStep = () => refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
 
   async function greedy() {
@@ -94,6 +115,8 @@ export function mount({ root, side, state, studio }) {
       state.set({ chosen: [], layer: 0, head: 0 });
     }
     if (changed.includes("chosen") && !changed.includes("row")) state.set({ row: -1 }); // the lines of the step that is reached
+    if ((another || changed.includes("chosen")) && !changed.includes("why") && state.values.why) state.set({ why: "" });
+    else if (changed.includes("why") && !another && !changed.includes("chosen")) explain();
     if (changed.length === 1 && changed[0] === "row" && step) drawStep();
     if (another || changed.some((name) => ["chosen", "layer", "head", "temperature", "k", "p", "least", "seed"].includes(name))) askStep();
     if (another || changed.some((name) => ["beam", "n", "penalty", "longest"].includes(name))) askBeam();
@@ -119,7 +142,8 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
     open ? button("Greedy search to the end", greedy, { quiet: true }) : null,
     chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
-    chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
+    chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null,
+    chosen.length ? button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true }) : null);
   const total = found.read.length;
   const numbers = facts([["tokens written", number(chosen.length - (open ? 0 : 1)), "written"], ["log-probability", number(found.score), "score"],
     ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
@@ -129,7 +153,7 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there${found.weights ? ", and the mask hides them" : ""}. ${crossed(found)}Click a row to follow its step.`);
   const growth = remembered(found, translates);
   host.append(written, bar,
-    h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state.values) : h("p", { class: "note" }, "Go back a step to choose another token.")),
+    h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state) : h("p", { class: "note" }, "Go back a step to choose another token.")),
     numbers,
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
@@ -175,7 +199,8 @@ function cacheFacts(found) {
   other ? "" : h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
 }
 
-function candidates(found, pick, { temperature, k, p, least }) {
+function candidates(found, pick, state) {
+  const { temperature, k, p, least } = state.values;
   const changed = temperature !== 1 || k !== 0 || p !== 1 || least !== 0; // else both are the same
   const most = Math.max(...found.candidates.flatMap((each) => [each.probability, each.drawn]));
   const track = (share, series) => {
@@ -193,7 +218,8 @@ function candidates(found, pick, { temperature, k, p, least }) {
     h("ol", { class: changed ? "candidates" : "candidates plain" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
       h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, shownPiece(each.piece)),
       h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), changed ? track(each.drawn, 1) : null),
-      h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null))));
+      h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null,
+      h("button", { type: "button", class: "quiet reason", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "why?")))));
 }
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
@@ -219,7 +245,7 @@ function showBeam(host, found, dropped, longest) {
     h("p", { class: "note" }, why(found, longest)),
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
     picture.element);
-  treeChart(picture.host, { columns, path, first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
+  treeChart(picture.host, { columns, path, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
   picture.element.append(folded("Numbers", () => table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
     found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
 }

@@ -5,7 +5,7 @@ import { series as colour } from "../draw/colours.js";
 import { legendOf, lineChart } from "../draw/lines.js";
 import { linkedCharts } from "../draw/linked.js";
 import { comparison, duration, stateOf } from "../run_comparison.js";
-import { textsOverTime, typedLines } from "../run_texts.js";
+import { textsOverTime, typedLines, worstTexts } from "../run_texts.js";
 
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
@@ -47,9 +47,10 @@ export function mount({ root, below, side, state, studio }) {
       check(state, "logx", { label: "Logarithmic axis" }), check(state, "logy", { label: "Logarithmic figures" })));
   const compared = comparison(state);
   const history = textsOverTime(state);
+  const worst = worstTexts(state);
   const lines = typedLines(state);
   root.append(h("div", { class: "chart-row" }, training, drawing.buttons), drawing.body);
-  below.append(compared.element, history.element, lines.element);
+  below.append(compared.element, history.element, worst.element, lines.element);
 
   let before = {};
   const look = live(training, (signal) => call("runs", "states", { runs: state.values.runs }, signal), (found) => {
@@ -64,7 +65,10 @@ export function mount({ root, below, side, state, studio }) {
       compared.ask();
       lines.ask(); // validation may have found a better model
     }
-    if (differs("samples")) history.ask();
+    if (differs("samples")) {
+      history.ask();
+      worst.ask();
+    }
     before = now;
   });
   state.watch((_, changed) => {
@@ -75,6 +79,7 @@ export function mount({ root, below, side, state, studio }) {
     if (touches(...CURVES)) drawing.ask();
     if (touches("runs", "score", "target")) compared.ask();
     if (touches("runs", "sentence")) history.ask();
+    if (touches("runs")) worst.ask();
     if (touches("at")) history.draw();
     if (touches("runs", "lines")) lines.ask();
   });

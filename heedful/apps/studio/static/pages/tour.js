@@ -1,34 +1,42 @@
-import { call, live } from "../api.js";
+import { call, live, StudioError } from "../api.js";
 import { button, choice, panel } from "../controls.js";
 import { h, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
+import { modelFigure } from "../draw/model_figure.js";
 import { drawWay, STOPS, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
+import { boxInside, toldOf } from "../model_inside.js";
 import { saves } from "../save.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
+/** Kinds whose figure is drawn; those that read no text have the first stop alone. */
+const DRAWN = [...kinds, "vision", "records", "sounds"];
 
 const SECONDS = 6; // between two stops when the tour plays
 const FLOWS = 3; // seconds in which the flow is seen after a step
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), stop: 0, layer: -1, head: 0, query: -1, chosen: [],
+  ...subjectDefaults(studio, placesOf(studio, kinds).length ? kinds : DRAWN),
+  stop: 0, open: "", block: 0, layer: -1, head: 0, query: -1, chosen: [],
 });
 
 export function mount({ root, side, state, studio }) {
-  if (!placesOf(studio, kinds).length) {
-    root.append(noModel("a translator, a language model or a text encoder"));
+  if (!placesOf(studio, DRAWN).length) {
+    root.append(noModel("a translator, a language model or an encoder"));
     return;
   }
+  const kindOf = () => studio.places.find((place) => place.name === state.values.model)?.kind ?? "";
+  const readsText = () => kinds.includes(kindOf());
   const last = STOPS.length - 1;
-  const stop = () => Math.min(last, Math.max(0, state.values.stop));
+  const stop = () => (readsText() ? Math.min(last, Math.max(0, state.values.stop)) : 0);
   const go = (to) => state.set({ stop: Math.min(last, Math.max(0, to)) }, { step: true });
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(state.values.head + 1)]] });
-  side.append(panel(...subjectFields(state, studio, kinds, { hint: "Up to 20 pieces, so that all fit side by side." }), layer, head));
+  const [model, ...texts] = subjectFields(state, studio, DRAWN, { hint: "Up to 20 pieces, so that all fit side by side." });
+  side.append(panel(...[model, ...texts].filter(Boolean), layer, head));
 
   const map = tourMap(STOPS, go);
   const told = h("div", { class: "told", role: "status" });
@@ -44,6 +52,11 @@ export function mount({ root, side, state, studio }) {
   let timer = null; // while the tour plays
   let flowing = null; // while a step lets the flow be seen
   let found = null;
+  let pictured = null; // the model's own parts
+  const askFigure = live(body, (signal) => call("tour", "figure", { model: state.values.model }, signal), (answer) => {
+    pictured = answer;
+    show();
+  });
   function start() {
     if (stop() === last) go(0);
     timer = setInterval(() => {
@@ -70,9 +83,14 @@ export function mount({ root, side, state, studio }) {
   const guesses = () => found?.predicts === "hidden";
   const ask = live(body, async (signal) => {
     const { model, text, layer: l, head: a } = state.values;
-    if (text.trim() === "") return null;
+    if (text.trim() === "" || !readsText()) return null;
     const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
-    return call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
+    try {
+      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
+    } catch (error) {
+      if (stop() || !(error instanceof StudioError) || error.away) throw error;
+      return null; // the whole model is drawn without a sentence, too; the next stop says what is wrong
+    }
   }, (answer) => {
     found = answer && { ...answer, hides: answer.predicts === "hidden" };
     if (found) {
@@ -85,8 +103,13 @@ export function mount({ root, side, state, studio }) {
   });
 
   function arrange() {
-    back.disabled = stop() === 0;
-    next.disabled = stop() === last;
+    const first = stop() === 0;
+    back.disabled = first;
+    next.disabled = stop() === last || !readsText();
+    play.disabled = !readsText();
+    map.element.hidden = first; // the figure is the map of itself
+    layer.hidden = head.hidden = first;
+    for (const each of texts) each.hidden = !readsText();
     play.textContent = timer ? "Stop" : "Play";
     play.setAttribute("aria-label", timer ? "Stop the tour" : "Play the tour by itself");
     drawing.classList.toggle("moving", timer !== null || flowing !== null);
@@ -102,9 +125,28 @@ export function mount({ root, side, state, studio }) {
     return words[Math.max(0, words.length - 3)] ?? 0;
   }
 
+  /** The whole model, of which a box can be opened. */
+  function showFigure() {
+    const { model: name, text, open, block } = state.values;
+    const kind = kindOf();
+    told.replaceChildren(h("h2", {}, `1. ${STOPS[0].title}`), h("p", {}, toldOf(pictured, name)));
+    modelFigure(drawing, pictured, {
+      open, block, ends: endsOf(pictured, kind, text),
+      choose: (box) => state.set({ open: box }, { step: true }),
+      chooseBlock: (index) => state.set({ block: index }, { step: true }),
+      inside: (place, stack, box) => boxInside(place, stack, box, { studio, model: name, text, kind, block, walk: found }),
+    });
+  }
+
   function show() {
+    if (stop() === 0) {
+      candidates.replaceChildren();
+      if (pictured) showFigure();
+      return;
+    }
     if (!found) {
       drawing.replaceChildren(h("p", { class: "note" }, "Type a sentence, or choose an example."));
+      drawing.numbers = null;
       candidates.replaceChildren();
       told.replaceChildren();
       return;
@@ -163,16 +205,28 @@ export function mount({ root, side, state, studio }) {
     go(stop() + step);
   });
   state.watch((_, changed) => {
-    if (changed.includes("model") && !changed.includes("layer")) state.set({ layer: -1, head: 0, query: -1, chosen: [] });
+    if (changed.includes("model") && !changed.includes("layer")) state.set({ open: "", block: 0, layer: -1, head: 0, query: -1, chosen: [] });
     else if (changed.includes("text") && !changed.includes("chosen")) state.set({ query: -1, chosen: [] });
     if (changed.includes("stop")) flow();
     arrange();
+    if (changed.includes("model")) askFigure();
     const again = ["model", "text", "layer", "head", ...(guesses() ? [] : ["chosen"])];
-    if (changed.some((each) => again.includes(each))) ask();
+    if (changed.some((each) => again.includes(each)) || (changed.includes("stop") && !found)) ask();
     else show();
   });
   arrange();
+  askFigure();
   ask();
+}
+
+/** The words below and above a stack of the figure. */
+function endsOf({ stacks }, kind, text) {
+  const inputs = { vision: "Image", sounds: "Sound, as a picture", records: "Tokens" }[kind] ?? "Inputs";
+  return (stack) => {
+    const last = stack === stacks.at(-1);
+    const written = last && stacks.length > 1;
+    return { input: written ? "Outputs (shifted right)" : inputs, text: !written && inputs === "Inputs" ? text : "", output: last ? "Output probabilities" : "" };
+  };
 }
 
 function bar(share, below = false) {

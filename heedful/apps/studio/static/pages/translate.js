@@ -4,12 +4,13 @@ import { figure, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
+import { secondModel } from "../second_model.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator"];
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0,
+  ...subjectDefaults(studio, kinds), beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0, beside: "",
 });
 
 export function mount({ root, side, state, studio }) {
@@ -21,12 +22,13 @@ export function mount({ root, side, state, studio }) {
   const body = h("div", { class: "result" });
   const choices = h("div", { class: "choices" });
   const why = h("div", { class: "why" });
+  const second = secondModel(state, placesOf(studio, kinds));
   side.append(
     panel(...subjectFields(state, studio, kinds, { label: "Text to translate", rows: 3, hint: "A line is translated by itself. Up to 2,000 characters." }),
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
-      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 })));
-  root.append(forced, body, choices, why);
+      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }), second.field));
+  root.append(forced, body, choices, why, second.element);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
@@ -59,7 +61,7 @@ export function mount({ root, side, state, studio }) {
       choices.scrollIntoView({ block: "nearest" });
       const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
       const { whyWord } = await import("../why_word.js"); // with the library of charts
-      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, limits));
+      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)", limits }));
     } catch (error) {
       choices.replaceChildren(problem(error));
     }
@@ -78,16 +80,18 @@ export function mount({ root, side, state, studio }) {
       button("Remove the beginning", () => state.set({ prefix: "" }, { step: true }), { quiet: true })] : []));
   };
   state.watch((_, changed) => {
+    if (changed.some((name) => ["model", "text", "beam", "penalty", "beside"].includes(name))) second.ask();
     arrange();
     if (changed.includes("text") && state.values.prefix && !changed.includes("prefix")) {
       state.set({ prefix: "", rank: 0 });
       return;
     }
     if (last && changed.every((name) => name === "rank")) show(last);
-    else ask();
+    else if (changed.some((name) => name !== "beside")) ask();
   });
   arrange();
   ask();
+  second.ask();
 }
 
 /** The line a word of the translation is in, and what stands before it there. */

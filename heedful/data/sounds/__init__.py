@@ -1,0 +1,1 @@
+"""Sounds as models of speech read them."""

@@ -1,0 +1,1 @@
+"""Encoders of images and of texts with vectors in one space."""

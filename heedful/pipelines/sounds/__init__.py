@@ -1,0 +1,1 @@
+"""Pipelines of models of sounds."""
