@@ -67,10 +67,10 @@ def test_the_translator_is_a_pegasus(exported):
 
 
 @torch.no_grad()
-def test_the_writer_is_a_gpt2(exported):
+def test_the_writer_is_a_llama(exported):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path, ours, pieces = exported("english", "gpt2")
+    path, ours, pieces = exported("english", "llama")
     theirs, tokenizer = load(AutoModelForCausalLM, path), AutoTokenizer.from_pretrained(path)
     prompt = [pieces.bos, *pieces.encode("The cat sat on the")]
     assert tokenizer("The cat sat on the")["input_ids"] == prompt

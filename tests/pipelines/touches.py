@@ -53,6 +53,14 @@ def large(model):
     return [p for p in model.parameters() if p.dim() > 1]
 
 
+def refilled(model):
+    """Memory without values holds what was there before, at times numbers that are none."""
+    with torch.no_grad():
+        for each in (*model.parameters(), *model.buffers()):
+            each.normal_(std=0.05) if each.is_floating_point() else each.zero_()
+    return model
+
+
 def shaken(model):
     with torch.no_grad():
         for p in model.parameters():
@@ -167,7 +175,7 @@ TOUCHES = {
     "half a model": lambda m: stack(m).half(),
     "cpu": lambda m: m.cpu(),
     "meta": lambda m: m.to("meta"),
-    "to_empty": lambda m: m.to("meta").to_empty(device="cpu"),
+    "to_empty": lambda m: refilled(m.to("meta").to_empty(device="cpu")),
     "emptied": emptied,
     "shrunk": shrunk,
     "wrong shape": untied_shape,

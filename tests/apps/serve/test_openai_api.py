@@ -151,8 +151,10 @@ def test_an_answer_fits_a_schema(client: TestClient) -> None:
     assert choice["finish_reason"] == "stop"
     assert 10 <= json.loads(choice["message"]["content"]) <= 300
     loose = values | {"response_format": {"type": "json_object"}}
-    answer = client.post("/v1/chat/completions", json=loose)
-    assert (answer.status_code, "No token" in answer.text) == (400, True)  # it has no braces
+    (choice,) = client.post("/v1/chat/completions", json=loose).json()["choices"]
+    assert choice["message"]["content"].lstrip().startswith("{")
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["message"]["content"]), dict)
     named["json_schema"] = {"name": "words", "schema": {"type": "words"}}
     for wrong in (values, values | {"stream": True}):
         answer = client.post("/v1/chat/completions", json=wrong)
@@ -216,7 +218,7 @@ def test_what_cannot_be_done_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("values", "status"), [({"model": "gpt-4"}, 404), ({"prompt": "word " * 3000}, 400)]
+    ("values", "status"), [({"model": "gpt-4"}, 404), ({"prompt": [1, 2]}, 400)]
 )
 def test_a_stream_that_cannot_begin_is_refused_by_its_status(
     client: TestClient, values: dict[str, Any], status: int
