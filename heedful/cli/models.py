@@ -106,7 +106,9 @@ def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
         lines.append(f"  {score.metric} {score.value:g}{interval}{against}, {score.data}.{note}")
     lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
     # Whole records, such as pictures, are for the studio.
-    texts = [each.text for each in card.examples if len(each.text) <= LONGEST]
+    # A command is one line, and short enough to be typed.
+    all_texts = [each.text for each in card.examples]
+    texts = [text for text in all_texts if len(text) <= LONGEST and "\n" not in text]
     if texts:
         lines += ["", "To begin with:", *(f"  {_command(name, card, text)}" for text in texts)]
     for line in lines:

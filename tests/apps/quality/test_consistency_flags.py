@@ -30,7 +30,7 @@ def test_capitals(run) -> None:
     text = "DO NOT OPEN THE DOOR.\n\nTom sleeps.\n"
     status, out, _ = run(text, "--capitals", "--check")
     assert status == 0
-    assert out == "MACH DIE TÜR NICHT AUF.\tok\n\tok\nTom schläft.\tok\n"
+    assert out == "ÖFFNE DIE TÜR NICHT.\tok\n\tok\nTom schläft.\tok\n"
     assert "TÜR" not in run(text)[1]
 
 
@@ -40,7 +40,7 @@ def test_capitals_in_a_document(tmp_path: Path) -> None:
     words = [page, out, "--model", "en-de", "--device", "cpu", "--capitals"]
     assert main(["translate-file", *map(str, words)]) == 0
     found = out.read_text()
-    assert found == "<p><b>MACH</b> DIE TÜR NICHT AUF. Ich <i>bin</i> müde.</p>\n"
+    assert found == "<p><b>ÖFFNE</b> DIE TÜR NICHT. Ich <i>bin</i> müde.</p>\n"
 
 
 def test_numbers_are_kept_or_localized_and_counted(run, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from heedful.apps.serve import connection
+from heedful.pretrained.catalogue import models_at_hand
 
 from .conftest import FILES, ServerProcess, wait_until
 
@@ -227,7 +228,8 @@ def test_a_client_that_leaves_is_not_waited_for(start: Start) -> None:
         (["en-de", "--forwarded-from", "proxy.example"], 2, "no address or network"),
         (["en-de", "--requests-per-minute", "0"], 2, "--requests-per-minute"),
         (["en-de", "--suggestions", "missing/file"], 2, "cannot be written"),
-        (["broken"], 1, "could not start"),
+        (["broken"], 2, "This is no model of this Heedful"),
+        (["weightless"], 1, "could not start"),
     ],
 )
 def test_mistakes_are_said_in_words(
@@ -235,6 +237,9 @@ def test_mistakes_are_said_in_words(
 ) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{}")
+    (tmp_path / "weightless").mkdir()
+    whole = models_at_hand()["en-de"].path / "config.json"
+    (tmp_path / "weightless" / "config.json").write_bytes(whole.read_bytes())
     environment = {**os.environ, "PYTHONPATH": str(FILES)}
     done = subprocess.run(
         [sys.executable, "-m", "heedful", "serve", *words, "--port", "0"],
