@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
@@ -203,6 +203,12 @@ class TokenizerPair:
             )
         tokenizer = self.source.extended((SEPARATOR, END))
         return replace(self, source=tokenizer, target=tokenizer, soft_terms=True)
+
+    def having_seen(self, targets: Iterable[str]) -> TokenizerPair:
+        """Return this pair with the words of training targets beside those that it has."""
+        words = SeenWords.of(targets)
+        # A model that begins with another one has learned the words of both trainings.
+        return replace(self, words=words if self.words is None else words | self.words)
 
     def _protection_json(self) -> str:
         assert self.protection is not None

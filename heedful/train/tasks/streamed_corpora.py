@@ -28,7 +28,6 @@ from heedful.data.shard_blocks import (
 )
 from heedful.data.text_file import LongWords, plain_name
 from heedful.errors import ConfigError
-from heedful.text.seen_words import SeenWords
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
@@ -145,8 +144,8 @@ def sampled_sources(setup: Setup, stream: ShardStream | None) -> tuple[Iterable[
     return chain.from_iterable(lines), language if known else ""
 
 
-def seen_words(setup: Setup, stream: ShardStream | None) -> SeenWords:
-    """Return the words of the training targets; of streamed shards, those of a sample.
+def target_texts(setup: Setup, stream: ShardStream | None) -> Iterable[str]:
+    """Return the training targets; of streamed shards a sample, as tokenizers are trained on.
 
     Args:
         setup: setup with the corpora.
@@ -154,9 +153,8 @@ def seen_words(setup: Setup, stream: ShardStream | None) -> SeenWords:
     """
     apart = LongWords("characters")  # long words are reported when the tokenizer is trained
     if stream is None:
-        return SeenWords.of(CorpusTexts(setup.settings.data.train, "target", apart))
-    count = setup.settings.data.tokenizer_sample
-    return SeenWords.of(SampledTexts(stream, "target", count, apart))
+        return CorpusTexts(setup.settings.data.train, "target", apart)
+    return SampledTexts(stream, "target", setup.settings.data.tokenizer_sample, apart)
 
 
 def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:

@@ -24,10 +24,10 @@ from heedful.train.tasks.pipeline_scores import translation_measure
 from heedful.train.tasks.streamed_corpora import (
     pair_stream,
     sampled_sources,
-    seen_words,
     side_texts,
     stream_fingerprint,
     streamed_pairs,
+    target_texts,
 )
 
 
@@ -51,10 +51,7 @@ def prepare(setup: Setup) -> Task:
 
     tokenizers = setup.tokenizers(train_new)
     if setup.saved_tokenizers is None:  # a resumed run has the words from its start
-        words = seen_words(setup, stream)
-        # An initial model goes on to know the words of its own training.
-        words = words if tokenizers.words is None else words | tokenizers.words
-        tokenizers = replace(tokenizers, words=words)
+        tokenizers = tokenizers.having_seen(target_texts(setup, stream))
     terms = read_terms(settings, tokenizers)
     pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None

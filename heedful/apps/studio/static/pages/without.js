@@ -45,7 +45,7 @@ export function mount({ root, below, side, state }) {
     const chosen = found.variants.filter((each) => shown.includes(each.name));
     drawRuns(picture.host, chosen, training, name);
     picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
-    reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))));
+    reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
       found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true }));
   }
@@ -82,12 +82,21 @@ const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.stringi
 const over = ({ mean, low, high }) => (low === high ? number(mean, 3) : `${number(mean, 3)} (${number(low, 3)} to ${number(high, 3)})`);
 const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
 
-/** The difference in words: none where the runs of one reach into those of the other. */
+const LEARNED = 0.9; // share of exact lines from which a reference has learned its task
+
+/** What short runs cannot say, or nothing where the reference has learned its task. */
+const unfinished = ({ title, scores: { exact } }) => (exact.mean >= LEARNED ? "" : h("p", { class: "note" },
+  `“${title}” itself gets ${percent({ ...exact, low: exact.mean, high: exact.mean })} right: these runs say how fast a model learns, not what it can learn.`));
+
+/** Whether the runs of one reach nowhere into those of the other. */
+const isApart = (one, other) => one.high < other.low || one.low > other.high;
+
+/** The difference in words, by every score whose runs do not reach into those of the other. */
 function verdict(each, whole) {
   const [own, all] = [each.scores.exact, whole.scores.exact];
-  const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} ${whole.name === "everything" ? "with everything" : `of “${whole.title}”`}.`;
-  const few = Math.min(each.runs.length, whole.runs.length) === 1 ? " One run each says little of a small difference." : "";
-  if (own.high < all.low) return `Measured: ${ends}${few}`;
-  if (own.low > all.high) return `Here it even helps: ${ends}${few}`;
-  return `No difference seen that is larger than that between runs from other first weights: ${ends}`;
+  const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} ${whole.name === "everything" ? whole.title : `of “${whole.title}”`}.${Math.min(each.runs.length, whole.runs.length) === 1 ? " One run each says little of a small difference." : ""}`;
+  if (isApart(own, all)) return `${own.mean < all.mean ? "Measured" : "Here it even helps"}: ${ends}`;
+  const others = [["bleu", "BLEU"], ["loss", "the validation loss"]].filter(([name]) => isApart(each.scores[name], whole.scores[name]))
+    .map(([name, words]) => `${words} is ${over(each.scores[name])} against ${over(whole.scores[name])}`);
+  return `No difference seen that is larger than that between runs from other first weights: ${ends}${others.length ? ` But ${others.join(", and ")}.` : ""}`;
 }
