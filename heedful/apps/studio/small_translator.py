@@ -216,8 +216,8 @@ VARIANTS: Mapping[str, ReducedTranslator] = {
     "norm": ReducedTranslator(
         "12 layers without norms",
         Components(norm_placement="none"),
-        "Nothing keeps the size of the vectors in bounds: they grow from layer to layer, and scores "
-        "and gradients with them. Two layers bear that; deep stacks are what norms are for.",
+        "Nothing keeps the size of the vectors in bounds: they grow from layer to layer, and "
+        "scores and gradients with them. Two layers bear that; deep stacks are what norms are for.",
         reference="deep",
         shape=DEEP,
         steps=DEEP_STEPS,
