@@ -50,6 +50,7 @@ def test_run_directory(finished: Any) -> None:
         "config.json",
         "model.safetensors",
         "reading.json",
+        "target_words.json",
         "tokenizer.json",
     }
     assert (run / "checkpoints/step-00000060/training.safetensors").exists()

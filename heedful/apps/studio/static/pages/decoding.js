@@ -219,7 +219,7 @@ function candidates(found, pick, state) {
       h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, shownPiece(each.piece)),
       h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), changed ? track(each.drawn, 1) : null),
       h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null,
-      h("button", { type: "button", class: "quiet reason", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "why?")))));
+      h("button", { type: "button", class: "quiet reason", title: "Why this word?", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "?")))));
 }
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
