@@ -25,6 +25,7 @@ PAIRS, HELD_OUT = 4_000, 150
 KIND = "date"
 """Kind of the generated items; prices and measures have digits that take much longer to learn."""
 STEPS = 400
+PEAK_RATE = 0.004
 PIECES = 200
 WIDTH, FEEDFORWARD = 64, 256
 VALIDATE_EVERY = 50
@@ -86,7 +87,7 @@ class Components(Config):
             "objective": {"label_smoothing": 0.1},
             "schedule": {
                 "kind": "cosine",
-                "peak_learning_rate": 0.004,
+                "peak_learning_rate": PEAK_RATE,
                 "warmup_steps": steps // 5,
             },
             "validation": {
@@ -136,6 +137,7 @@ class ReducedTranslator:
         reference: name of the translator that it is compared with; empty for a reference.
         shape: settings of the model beside the components, which a page cannot train.
         steps: number of updates.
+        rate: peak of the learning rate; deep stacks and wide keys bear less than small ones.
         warmup: false for a learning rate that is at its peak from the first update on.
     """
 
@@ -145,6 +147,7 @@ class ReducedTranslator:
     reference: str = "everything"
     shape: Mapping[str, Any] = field(default_factory=dict)
     steps: int = STEPS
+    rate: float = PEAK_RATE
     warmup: bool = True
 
     @property
@@ -160,16 +163,23 @@ class ReducedTranslator:
         """
         settings = self.components.settings(seed, self.steps)
         settings["model"] |= self.shape
+        settings["schedule"]["peak_learning_rate"] = self.rate
         if not self.warmup:
             settings["schedule"]["warmup_steps"] = 0
         return settings
 
 
-DEEP: Mapping[str, Any] = {"encoder_layers": 12, "width": 32, "feedforward": 128}
-"""Shape of the deep translators: 12 layers in the encoder, narrow so that a run takes seconds."""
-DEEP_STEPS = 300
-WIDE: Mapping[str, Any] = {"num_heads": 1, "head_width": 512}
-"""Shape of the translators with wide keys: the scores of 512 channels are added up."""
+SLOW_RATE = 0.001
+"""Peak of the learning rate of deep stacks and wide keys."""
+DEEP: Mapping[str, Any] = {"shape": {"encoder_layers": 12}, "steps": 800, "rate": SLOW_RATE}
+MIDDLE: Mapping[str, Any] = {"shape": {"encoder_layers": 6}, "steps": 800, "rate": SLOW_RATE}
+"""Translators with more layers in the encoder."""
+WIDE: Mapping[str, Any] = {
+    "shape": {"num_heads": 1, "head_width": 512},
+    "steps": 600,
+    "rate": SLOW_RATE,
+}
+"""Translators with wide keys: the scores of 512 channels are added up."""
 
 VARIANTS: Mapping[str, ReducedTranslator] = {
     "everything": ReducedTranslator(
@@ -208,10 +218,9 @@ VARIANTS: Mapping[str, ReducedTranslator] = {
     "deep": ReducedTranslator(
         "12 layers, with everything",
         Components(),
-        "Twelve layers in the encoder, 32 channels, and norms before each sub-layer.",
+        "Twelve layers in the encoder, and norms before each sub-layer.",
         reference="",
-        shape=DEEP,
-        steps=DEEP_STEPS,
+        **DEEP,
     ),
     "norm": ReducedTranslator(
         "12 layers without norms",
@@ -219,34 +228,39 @@ VARIANTS: Mapping[str, ReducedTranslator] = {
         "Nothing keeps the size of the vectors in bounds: they grow from layer to layer, and "
         "scores and gradients with them. Two layers bear that; deep stacks are what norms are for.",
         reference="deep",
-        shape=DEEP,
-        steps=DEEP_STEPS,
+        **DEEP,
     ),
     "post": ReducedTranslator(
         "12 layers with norms after the sums, as in 2017",
         Components(norm_placement="post"),
         "The norm then stands on the stream itself, so every gradient passes through all of them "
-        "(Xiong 2020). The learning rate warms up for 60 updates.",
+        "(Xiong 2020). The learning rate warms up for 160 updates.",
         reference="deep",
-        shape=DEEP,
-        steps=DEEP_STEPS,
+        **DEEP,
+    ),
+    "six": ReducedTranslator(
+        "6 layers with norms after the sums",
+        Components(norm_placement="post"),
+        "Six layers in the encoder, as the paper has them, with norms after the sums and a "
+        "learning rate that warms up for 160 updates.",
+        reference="",
+        **MIDDLE,
     ),
     "warmup": ReducedTranslator(
-        "12 layers with norms after the sums, without warm-up",
+        "6 layers with norms after the sums, without warm-up",
         Components(norm_placement="post"),
         "The learning rate is at its peak from the first update on, when Adam knows its gradients "
         "from a few batches alone.",
-        reference="post",
-        shape=DEEP,
-        steps=DEEP_STEPS,
+        reference="six",
         warmup=False,
+        **MIDDLE,
     ),
     "wide": ReducedTranslator(
         "keys of 512 channels",
         Components(num_heads=1),
         "One head of 512 channels in each attention, eight times as wide as the stream.",
         reference="",
-        shape=WIDE,
+        **WIDE,
     ),
     "scale": ReducedTranslator(
         "keys of 512 channels without 1/√dₖ",
@@ -254,7 +268,7 @@ VARIANTS: Mapping[str, ReducedTranslator] = {
         "Scores are larger by √512, 23 times, so that the softmax begins near to choosing one key, "
         "where its gradient is small. The wider the heads, the more this costs.",
         reference="wide",
-        shape=WIDE,
+        **WIDE,
     ),
 }
 """Translators of the recorded runs, by name, in the order of the page: references first."""

@@ -176,7 +176,7 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     # A list for each reference, in which the others are compared with it.
     first = page.locator(".ablated li:first-child label").all_inner_texts()
     assert [each.strip() for each in first] == [
-        VARIANTS[name].title for name in ("everything", "deep", "wide")
+        VARIANTS[name].title for name in ("everything", "deep", "six", "wide")
     ]
     legend = page.locator(".legend li")
     before = legend.count()

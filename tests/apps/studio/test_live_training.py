@@ -248,7 +248,7 @@ def test_the_server_bounds_what_is_trained(client: TestClient, body: dict[str, A
 
 
 SMALL = {"everything", "residual", "positions", "feedforward", "heads"}
-REFERENCES = {"everything", "deep", "wide"}
+REFERENCES = {"everything", "deep", "six", "wide"}
 
 
 def test_a_lesson_shows_when_its_reference_has_learned(client: TestClient) -> None:
