@@ -10,7 +10,7 @@ import pytest
 
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.pages import without_page
-from heedful.apps.studio.small_translator import read_records
+from heedful.apps.studio.small_translator import VARIANTS, read_records
 
 PATIENCE = 150_000
 """Milliseconds for a training of a few updates, on a busy machine."""
@@ -130,7 +130,7 @@ def test_the_course_asks_what_the_records_say() -> None:
     assert question.options[question.right] == "residual connections"
     records = read_records()["runs"]
     assert max(run["exact"] for run in records["residual"]) == 0
-    for name in ("heads", "norm"):
+    for name in ("heads", "feedforward"):
         assert min(run["exact"] for run in records[name]) > 0
 
 
@@ -173,27 +173,25 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     exact = [float(each.get_attribute("data-value") or -1) for each in rows.all()]
     means = [sum(r["exact"] for r in runs) / len(runs) for runs in records["runs"].values()]
     assert exact == pytest.approx(means)
+    # A list for each reference, in which the others are compared with it.
+    first = page.locator(".ablated li:first-child label").all_inner_texts()
+    assert [each.strip() for each in first] == [
+        VARIANTS[name].title for name in ("everything", "deep", "six", "wide")
+    ]
     legend = page.locator(".legend li")
     before = legend.count()
-    assert legend.filter(has_text="without norms").count() == 0
-    rows.filter(has_text="without norms").get_by_role("checkbox").check()
-    legend.filter(has_text="without norms").wait_for()
+    assert legend.filter(has_text="without 1/√dₖ").count() == 0
+    rows.filter(has_text="without 1/√dₖ").get_by_role("checkbox").check()
+    legend.filter(has_text="without 1/√dₖ").wait_for()
     assert legend.count() == before + 1
-    assert "shown=norm" in visit.address()
+    assert "shown=scale" in visit.address()
     reasons = page.locator(".reasons p:not(.note)")
-    assert reasons.count() == 3
-    # A verdict follows from all scores: the exact lines overlap here, BLEU and loss do not.
-    said = reasons.filter(has_text="Without norms").inner_text()
-    runs = {name: records["runs"][name] for name in ("norm", "everything")}
-    low, high = (
-        pick(run["exact"] for run in runs[name])
-        for name, pick in (("norm", min), ("everything", max))
-    )
-    assert (low <= high) == ("No difference seen" in said)
-    bleu = {name: [run["bleu"] for run in each] for name, each in runs.items()}
-    assert (min(bleu["norm"]) > max(bleu["everything"])) == ("But BLEU is" in said)
-    means = [sum(run["exact"] for run in each) / len(each) for each in records["runs"].values()]
-    assert (means[0] < 0.9) == page.locator(".reasons .note").is_visible()
+    assert reasons.count() == 4  # a reference has none
+    # A verdict follows from the scores, and is against the translator's own reference.
+    said = reasons.filter(has_text="12 layers without norms").inner_text()
+    assert VARIANTS["deep"].title in said
+    exact = {name: [run["exact"] for run in records["runs"][name]] for name in ("norm", "deep")}
+    assert (max(exact["norm"]) < min(exact["deep"])) == ("Measured" in said)
     for figure in ("loss", "train"):
         page.get_by_label("Curves of").select_option(figure)
         visit.idle()
@@ -202,7 +200,7 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     expected = sum(
         line["texts"][name] == line["reference"]
         for line in records["samples"]
-        for name in ("everything", "residual", "norm", "positions")
+        for name in ("everything", "residual", "positions", "deep", "norm", "scale")
     )
     assert marks.count() == expected
     visit.check_everyone_can_use_it(axe)

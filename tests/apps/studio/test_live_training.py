@@ -247,6 +247,20 @@ def test_the_server_bounds_what_is_trained(client: TestClient, body: dict[str, A
     assert ask(client, "progress").json() == {"training": None}
 
 
+SMALL = {"everything", "residual", "positions", "feedforward", "heads"}
+REFERENCES = {"everything", "deep", "six", "wide"}
+
+
+def test_a_lesson_shows_when_its_reference_has_learned(client: TestClient) -> None:
+    """A difference to a reference that is half trained teaches nothing."""
+    found = ask(client, "recorded").json()
+    scores = {each["name"]: each["scores"]["exact"] for each in found["variants"]}
+    for name in REFERENCES:
+        assert scores[name]["low"] >= 0.9
+    for name in ("residual", "positions", "norm"):
+        assert scores[name]["high"] < 0.7
+
+
 def test_recorded_runs_are_those_of_the_variants(client: TestClient) -> None:
     found = ask(client, "recorded").json()
     assert [each["name"] for each in found["variants"]] == list(VARIANTS)
@@ -257,5 +271,10 @@ def test_recorded_runs_are_those_of_the_variants(client: TestClient) -> None:
         assert each["scores"]["exact"]["high"] == max(exact)
         assert each["scores"]["exact"]["mean"] == pytest.approx(sum(exact) / len(exact))
         for run in each["runs"]:
-            assert run["loss"][-1][0] == found["steps"]
+            assert run["loss"][-1][0] == each["steps"]
         assert set(found["samples"][0]["texts"]) == set(VARIANTS)
+        assert each["small"] == (each["name"] in SMALL)
+    # A translator is compared with one that has the part, and with a reference in the end.
+    names = {each["name"]: each["reference"] for each in found["variants"]}
+    assert {name for name, reference in names.items() if not reference} == REFERENCES
+    assert {reference for reference in names.values() if reference} <= set(names)

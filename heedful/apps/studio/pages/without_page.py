@@ -37,6 +37,9 @@ def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
                 "title": variant.title,
                 "reason": variant.reason,
                 "components": variant.components.plain(),
+                "reference": variant.reference,
+                "small": variant.is_small,
+                "steps": variant.steps,
                 "runs": of_seeds,
                 "scores": {
                     "exact": _over_seeds([each["exact"] for each in of_seeds]),

@@ -118,7 +118,7 @@ export async function mount({ root, side, state }) {
   });
   const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, saves(picture, () => "the model"), total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates and prices, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
     section("How tokens exchange information", mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
     section("Size and cost", beside.element, components, tables),
     section("For your settings file", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element));
@@ -156,12 +156,12 @@ export async function mount({ root, side, state }) {
   function drawBreaks() {
     const variant = (name) => recorded.variants.find((each) => each.name === name);
     const lost = leftOut(state.values);
-    const whole = variant("everything");
-    breaks.replaceChildren(lost.length ? h("ul", { class: "broken" }, lost.map((name) => h("li", {}, h("strong", {}, variant(TOGGLES[name].variant).title), ": ",
-      `${percent(variant(TOGGLES[name].variant).scores.exact)} of the lines are exactly right in recorded runs, and ${percent(whole.scores.exact)} with everything.`)))
+    const without = (name) => variant(TOGGLES[name].variant);
+    breaks.replaceChildren(lost.length ? h("ul", { class: "broken" }, lost.map(without).map((each) => h("li", {}, h("strong", {}, each.title), ": ",
+      `${percent(each.scores.exact)} of the lines are exactly right in recorded runs, and ${percent(variant(each.reference).scores.exact)} ${each.reference === "everything" ? "with everything" : `of “${variant(each.reference).title}”`}.`)))
       : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
-    const names = lost.length ? lost.map((name) => TOGGLES[name].variant) : ["residual", "positions"];
-    drawRuns(runs.host, [whole, ...names.map(variant)], training, "valid_bleu", 260);
+    const drawn = lost.length ? lost.map(without) : ["residual", "positions"].map(variant);
+    drawRuns(runs.host, [...new Set(["everything", ...drawn.map((each) => each.reference)])].map(variant).concat(drawn), training, "valid_bleu", 260);
     runs.words.textContent = `BLEU on lines it was not trained on, means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
   }
 

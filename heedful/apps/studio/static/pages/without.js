@@ -3,7 +3,7 @@ import { choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js";
 
-export const defaults = () => ({ shown: ["everything", "residual", "positions"], figure: "valid_bleu", train: "positions", seed: 4 });
+export const defaults = () => ({ shown: ["everything", "residual", "positions", "deep", "norm"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
   const exact = figure("Lines that are exactly right");
@@ -18,7 +18,9 @@ export function mount({ root, below, side, state }) {
   let found = null;
   let training = null;
   const variant = (name) => found?.variants.find((each) => each.name === name) ?? null;
-  const titleOf = (components) => found?.variants.find((each) => same(each.components, components))?.title ?? "a choice of the builder";
+  const rootOf = (each) => (each.reference ? rootOf(variant(each.reference)) : each);
+  const trainable = () => found.variants.filter((each) => each.small);
+  const titleOf = (components) => (found ? trainable().find((each) => same(each.components, components)) : null)?.title ?? "a choice of the builder";
   const trainer = liveTraining({
     components: () => variant(state.values.train)?.components ?? {}, seed: () => state.values.seed, names: titleOf,
     changed: (now) => {
@@ -37,37 +39,38 @@ export function mount({ root, below, side, state }) {
   function draw() {
     const { shown, figure: name } = state.values;
     const focused = document.activeElement?.dataset.variant;
-    const most = Math.max(...found.variants.map((each) => each.scores.exact.high), 0.01);
-    choose.replaceChildren(h("ul", { class: "beside ablated" }, found.variants.map((each) => bar(each, shown, most))));
+    const groups = found.variants.filter((each) => !each.reference).map((whole) => found.variants.filter((each) => each === whole || rootOf(each) === whole));
+    choose.replaceChildren(...groups.map((group) => h("ul", { class: "beside ablated", "aria-label": group[0].title }, group.map((each) => bar(each, shown)))));
     if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
     const chosen = found.variants.filter((each) => shown.includes(each.name));
     drawRuns(picture.host, chosen, training, name);
     picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
-    reasons.replaceChildren(...chosen.filter((each) => each.name !== "everything").map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant("everything")))), unfinished(variant("everything")));
+    reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
       found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true }));
   }
 
-  function bar(each, shown, most) {
+  function bar(each, shown) {
     const on = shown.includes(each.name);
     const box = h("input", { type: "checkbox", "data-variant": each.name, checked: on });
     box.addEventListener("change", () => state.set({ shown: found.variants.map((one) => one.name).filter((name) => (name === each.name ? box.checked : shown.includes(name))) }, { step: true }));
     const { mean, low, high } = each.scores.exact;
     const length = h("span", { class: "length" });
-    length.style.width = `${Math.max(0.5, (100 * mean) / most)}%`;
+    length.style.width = `${Math.max(0.5, 100 * mean)}%`;
     const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
-    reach.style.left = `${(100 * low) / most}%`;
-    reach.style.width = `${(100 * (high - low)) / most}%`;
+    reach.style.left = `${100 * low}%`;
+    reach.style.width = `${100 * (high - low)}%`;
     return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title)),
       h("span", { class: "track" }, length, reach), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
   }
 
   const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {
     found = answer;
-    train.fill(found.variants.map((each) => [each.name, each.title]));
+    train.fill(trainable().map((each) => [each.name, each.title]));
     scores.replaceChildren(table("Scores: mean, and lowest to highest where there are several runs", ["model", "runs", "exactly right", "BLEU", "validation loss"],
       found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
-    made.replaceChildren(h("p", {}, `Each model trained for ${number(found.steps)} updates of about 1,000 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date, time or amount with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
+    const steps = [...new Set(found.variants.map((each) => each.steps))].sort((a, b) => a - b);
+    made.replaceChildren(h("p", {}, `Each model trained for ${steps.map((each) => number(each)).join(" or ")} updates of about 500 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
     draw();
   });
@@ -82,8 +85,8 @@ const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
 const LEARNED = 0.9; // share of exact lines from which a reference has learned its task
 
 /** What short runs cannot say, or nothing where the reference has learned its task. */
-const unfinished = ({ scores: { exact } }) => (exact.mean >= LEARNED ? "" : h("p", { class: "note" },
-  `The reference itself gets ${percent({ ...exact, low: exact.mean, high: exact.mean })} right: these runs say how fast a model learns, not what it can learn.`));
+const unfinished = ({ title, scores: { exact } }) => (exact.mean >= LEARNED ? "" : h("p", { class: "note" },
+  `“${title}” itself gets ${percent({ ...exact, low: exact.mean, high: exact.mean })} right: these runs say how fast a model learns, not what it can learn.`));
 
 /** Whether the runs of one reach nowhere into those of the other. */
 const isApart = (one, other) => one.high < other.low || one.low > other.high;
@@ -91,7 +94,7 @@ const isApart = (one, other) => one.high < other.low || one.low > other.high;
 /** The difference in words, by every score whose runs do not reach into those of the other. */
 function verdict(each, whole) {
   const [own, all] = [each.scores.exact, whole.scores.exact];
-  const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} ${whole.title}.`;
+  const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} ${whole.name === "everything" ? whole.title : `of “${whole.title}”`}.${Math.min(each.runs.length, whole.runs.length) === 1 ? " One run each says little of a small difference." : ""}`;
   if (isApart(own, all)) return `${own.mean < all.mean ? "Measured" : "Here it even helps"}: ${ends}`;
   const others = [["bleu", "BLEU"], ["loss", "the validation loss"]].filter(([name]) => isApart(each.scores[name], whole.scores[name]))
     .map(([name, words]) => `${words} is ${over(each.scores[name])} against ${over(whole.scores[name])}`);
