@@ -24,7 +24,7 @@ SOURCE, TARGET = "en", "de"
 PAIRS, HELD_OUT = 4_000, 150
 KIND = "date"
 """Kind of the generated items; prices and measures have digits that take much longer to learn."""
-STEPS = 400
+STEPS = 600
 PEAK_RATE = 0.004
 PIECES = 200
 WIDTH, FEEDFORWARD = 64, 256
