@@ -67,7 +67,21 @@ LATENT = ENCODER | {
     "num_experts_per_tok": 2,
 }
 BLOOM = {"hidden_size": 16, "n_layer": 2, "n_head": 4}
+EAGER = {"attn_implementation": "eager"}
+TOWERS = EAGER | {"text_config": ENCODER, "vision_config": VISION}
 TOYS = {
+    "clip": ("CLIPModel", "CLIPConfig", TOWERS | {"text_config": ENCODER | {"eos_token_id": 39}}),
+    "siglip": ("SiglipModel", "SiglipConfig", TOWERS),
+    "whisper": (
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        {
+            **{name: SEQ[name] for name in SEQ if name != "max_position_embeddings"},
+            "num_mel_bins": 6,
+            "max_source_positions": 10,
+            "max_target_positions": 16,
+        },
+    ),
     "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
     "gpt2": (

@@ -22,14 +22,31 @@ WITHOUT_ATTENTION = {"mamba", "mamba2", "rwkv"}
 @torch.no_grad()
 def test_attention_is_theirs(name, imported):
     theirs, ours = imported(name)
-    if ours.spec.reads == "images":
-        images = torch.randn(1, 3, 12, 12)
-        expected, inputs = theirs(pixel_values=images, output_attentions=True), (images,)
+    images = torch.randn(1, 3, 12, 12)
+    if ours.spec.reads == "images_and_texts":  # two models in one
+        seen = theirs.vision_model(pixel_values=images, output_attentions=True)
+        read = theirs.text_model(input_ids=TEXT, output_attentions=True)
+        assert_alike(seen, ours.images, (images,))
+        assert_alike(read, ours.texts, (TEXT, places(TEXT)))
+    elif ours.spec.reads == "images":
+        assert_alike(theirs(pixel_values=images, output_attentions=True), ours, (images,))
+    elif ours.spec.reads == "sounds":
+        frames = torch.randn(1, 20, 6)
+        expected = theirs(
+            input_features=frames.mT, decoder_input_ids=TARGET, output_attentions=True
+        )
+        at = torch.arange(10)[None]  # a state for two frames
+        assert_alike(expected, ours, (frames, at, TARGET, places(TARGET)))
     elif ours.spec.reads == "pairs":
         expected = theirs(input_ids=TEXT, decoder_input_ids=TARGET, output_attentions=True)
-        inputs = (TEXT, places(TEXT), TARGET, places(TARGET))
+        assert_alike(expected, ours, (TEXT, places(TEXT), TARGET, places(TARGET)))
     else:
-        expected, inputs = theirs(input_ids=TEXT, output_attentions=True), (TEXT, places(TEXT))
+        expected = theirs(input_ids=TEXT, output_attentions=True)
+        assert_alike(expected, ours, (TEXT, places(TEXT)))
+
+
+def assert_alike(expected, ours, inputs):
+    """Their attention of all layers and ours of the same inputs."""
     found = capture(ours, inputs, ["**.weights"])
     if "encoder_attentions" in expected:
         kinds = {

@@ -48,7 +48,7 @@ def test_the_answer_is_the_librarys(client: TestClient) -> None:
 
 
 def test_integrated_gradients_add_up_at_the_pages_number_of_points(client: TestClient) -> None:
-    found = ask(client, "why", **ASKED, word="es", way="gradients")
+    found = ask(client, "why", **ASKED, word="sie", way="gradients")
     total = sum(sum(side["scores"]) for side in found["sides"].values())
     assert total == pytest.approx(found["value"] - found["baseline"], rel=0.05)
 
