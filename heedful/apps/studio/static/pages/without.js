@@ -3,7 +3,7 @@ import { choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js";
 
-export const defaults = () => ({ shown: ["everything", "residual", "positions", "deep", "norm"], figure: "valid_bleu", train: "positions", seed: 4 });
+export const defaults = () => ({ shown: ["everything", "positions", "deep", "norm"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
   const exact = figure("Lines that are exactly right");
