@@ -13,6 +13,7 @@ from grammar_sentences import Test
 from grammar_words import vocabulary
 
 from heedful import inspect
+from heedful.inspect.readings import pair_words
 
 SENTENCE = re.compile(r"The (\w+) .* the (\w+) because it was (?:too |very )?(\w+)\.")
 PATTERNS = ("reason_way", "reason_seat")
@@ -69,18 +70,20 @@ def noted_head(place: Path, tests: Sequence[Test]) -> dict[str, Any]:
 def _right(
     model: Any, pair: tuple[str, str], nouns: tuple[str, str], *, animal: bool
 ) -> dict[str, np.ndarray] | None:
-    """Return for each part which heads are right, (layers, heads); None if pieces do not fit."""
+    """Return for each part which heads are right, (layers, heads); None if a word is missing."""
     seen = inspect.read(model, *pair)
+    (source, source_of), (target, target_of) = pair_words(model, seen)
+    if not {"it", *nouns} <= {*source} or "weil" not in target:
+        return None
+    rows = {
+        "encoder": source_of.index(source.index("it")),
+        "cross": target_of.index(target.index("weil") + 1),
+    }
+    columns = [np.flatnonzero(np.array(source_of) == source.index(noun)) for noun in nouns]
     right = {}
-    for part in ("encoder", "cross"):
-        maps = inspect.attention(model, seen, part)
-        columns, rows = (list(map(_plain, pieces)) for pieces in (maps.columns, maps.rows))
-        spans = [_span(columns, noun) for noun in nouns]
-        row = rows.index("it") if part == "encoder" else rows.index("weil") + 1
-        if None in spans:
-            return None
-        weights = np.asarray(maps.weights)[:, :, row]
-        one, two = (weights[:, :, slice(*span)].sum(axis=-1) for span in spans if span)
+    for part, row in rows.items():
+        weights = np.asarray(inspect.attention(model, seen, part).weights)[:, :, row]
+        one, two = (weights[:, :, each].sum(axis=-1) for each in columns)
         right[part] = one > two if animal else two > one
     return right
 
@@ -93,19 +96,3 @@ def _shares(found: list[tuple[bool, dict[str, np.ndarray]]], part: str) -> np.nd
             for wanted in (True, False)
         ]
     )
-
-
-def _plain(piece: str) -> str:
-    return piece.removeprefix("▁")
-
-
-def _span(pieces: list[str], word: str) -> tuple[int, int] | None:
-    """Return the range of the first pieces that make a word."""
-    for start in range(len(pieces)):
-        for end in range(start + 1, len(pieces) + 1):
-            made = "".join(pieces[start:end])
-            if made == word:
-                return start, end
-            if len(made) >= len(word):
-                break
-    return None

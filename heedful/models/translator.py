@@ -82,6 +82,9 @@ class EncoderDecoder(nn.Module, ABC):
         return output if softcap is None else lambda hidden: soft_cap(output(hidden), softcap)
 
     @abstractmethod
+    def read_source(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the encoder's input [B, S, D] and its positions [B, S]; see `encode`."""
+
     def encode(
         self,
         source: Tensor,
@@ -89,7 +92,26 @@ class EncoderDecoder(nn.Module, ABC):
         capture: Capture | None = None,
         segments: Tensor | None = None,
     ) -> Memory:
-        """Run the encoder over sources [B, S, ...] at positions [B, S]; −1 is padding."""
+        """Run the encoder.
+
+        Args:
+            source: [B, S] int64 ids, or [B, 2 S, bands] float frames of a sound.
+            source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
+            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
+            segments: [B, S] int64, number of the sentence of each token where a row packs several,
+                which then do not see each other.
+
+        Raises:
+            DataError: when frames have another number of bands.
+            ModelError: when there are segments that a mixer does not support, or a position lies
+                past a table.
+        """
+        x, source_positions = self.read_source(source, source_positions)
+        context = Context(Positions.of_self(source_positions, segments), capture=capture)
+        states = self.encoder(x, context)
+        # The embedding is included, since attention of convolutions adds it to the
+        # values (Gehring 2017).
+        return Memory(states, source_positions, embedding=x, segments=segments)
 
     def decode(
         self,
@@ -325,31 +347,8 @@ class Translator(EncoderDecoder):
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.decoder = Stack(spec.width, spec.decoder, "decoder")
 
-    def encode(
-        self,
-        source: Tensor,
-        source_positions: Tensor,
-        capture: Capture | None = None,
-        segments: Tensor | None = None,
-    ) -> Memory:
-        """Run the encoder.
-
-        Args:
-            source: [B, S] int64 ids.
-            source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
-            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
-            segments: [B, S] int64, number of the sentence of each token where a row packs several,
-                which then do not see each other.
-
-        Raises:
-            ModelError: when there are segments that a mixer does not support.
-        """
+    def read_source(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embedded tokens [B, S, D] and their positions [B, S]."""
         if self.spec.embedding.row_size:
-            row_size = self.spec.embedding.row_size
-            source, source_positions = in_rows(source, source_positions, row_size)
-        x = self.source_input(source, source_positions, self.source_embedding)
-        context = Context(Positions.of_self(source_positions, segments), capture=capture)
-        states = self.encoder(x, context)
-        # The embedding is included, since attention of convolutions adds it to the
-        # values (Gehring 2017).
-        return Memory(states, source_positions, embedding=x, segments=segments)
+            source, positions = in_rows(source, positions, self.spec.embedding.row_size)
+        return self.source_input(source, positions, self.source_embedding), positions

@@ -19,7 +19,7 @@ from heedful.errors import ModelError
 from heedful.interop.config_fields import write_labels
 from heedful.interop.hf_files import CONFIG_FILE, write_json_file
 from heedful.interop.hf_tokenizers import SETTINGS_FILE
-from heedful.interop.image_processor import PREPROCESSOR_FILE, with_image_preprocessor
+from heedful.interop.processors import PREPROCESSOR_FILE, with_preprocessor
 from heedful.interop.tokenizer_export import token_ids, write_tokenizers
 from heedful.models.checkpoint import load_model, write_directory
 from heedful.models.encoder import EncoderModel
@@ -94,9 +94,7 @@ def export_onnx(model: Path, out: Path) -> list[str]:
     graph = _GRAPHS[spec.kind](loaded)
     program = _trace(graph)
     config = _config_of(spec)
-    settings = facts.origin.get("files", {})
-    if spec.kind == "vision":
-        settings = with_image_preprocessor(settings, spec)
+    settings = with_preprocessor(facts.origin.get("files", {}), spec)
     if pair is not None:
         config |= token_ids(spec, pair.source)
 

@@ -9,10 +9,8 @@ from heedful.errors import DataError
 from heedful.models.sounds.transcriber_spec import TranscriberSpec
 from heedful.models.stack import Stack
 from heedful.models.translator import EncoderDecoder
-from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.mixer import Context, Memory
-from heedful.nn.positions import LearnedPositions, Positions
+from heedful.nn.positions import LearnedPositions
 
 
 class SoundInput(nn.Module):
@@ -75,26 +73,6 @@ class Transcriber(EncoderDecoder):
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.decoder = Stack(spec.width, spec.decoder, "decoder")
 
-    def encode(
-        self,
-        source: Tensor,
-        source_positions: Tensor,
-        capture: Capture | None = None,
-        segments: Tensor | None = None,
-    ) -> Memory:
-        """Run the encoder.
-
-        Args:
-            source: [B, 2 N, bands] float frames.
-            source_positions: [B, N] int64 positions of the states; −1 is padding.
-            capture: tensors to keep, by addresses such as `encoder.0.self.weights`.
-            segments: [B, N] int64, number of the sound of each state where a row packs several.
-
-        Raises:
-            DataError: when the frames have another number of bands.
-            ModelError: when a position lies past the table.
-        """
-        x = self.source_input(source, source_positions)
-        context = Context(Positions.of_self(source_positions, segments), capture=capture)
-        states = self.encoder(x, context)
-        return Memory(states, source_positions, embedding=x, segments=segments)
+    def read_source(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors [B, N, D] of frames [B, 2 N, bands] and their positions [B, N]."""
+        return self.source_input(source, positions), positions
