@@ -351,7 +351,8 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
     "translate/again": (
         {"line": TEXT},
         {"line": TEXT, "silent": [2, 5], "beam": 2},
-        {"line": TEXT, "silent": [1, 8, 9]},
+        {"line": TEXT, "silent": [1, 7, 8, 9]},
+        {"line": "A", "silent": [0, 1, 2]},
         {"line": TEXT, "silent": [99]},
     ),
 }

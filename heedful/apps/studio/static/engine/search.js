@@ -1,6 +1,7 @@
 // Beam search over one sentence, as the package searches; a beam of 1 is greedy search.
 
 import { largest, logSumExp } from "./arithmetic.js";
+import { Refusal } from "./refusal.js";
 
 /** Divisor of a score (Wu 2016, equation 14) of a hypothesis of that length, its end counted. */
 const lengthNorm = (length, alpha) => ((length + 5) / 6) ** alpha;
@@ -42,6 +43,7 @@ export class Continuing {
   constructor(model, prompt, limit, silent = new Set()) {
     // The last token that is heard asks for the first one, so silent ones after it are left out.
     const last = prompt.findLastIndex((_, i) => !silent.has(i));
+    if (last < 0) throw new Refusal({ what: "Every token of the prompt is silent", remedy: "Leave one to go on from" });
     const before = prompt.slice(0, last);
     Object.assign(this, { model, limit, state: model.start(), end: model.vocabulary, size: model.vocabulary + 1 });
     this.begin = prompt[last]; // its logits are those of the first step
