@@ -15,6 +15,7 @@ The vectors of "bank" for water and for money are compared, too (bank_senses.py)
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,17 +73,22 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     choosing, measured = gum_parts(arguments.data / "gum_dep")
     parts = [part[: arguments.most] for part in (choosing, measured)]
-    runs = []
+    # Kept, as models may be asked for one by one.
+    kept = out / "result.json"
+    by_name = {}
+    if kept.exists():
+        by_name = {run["model"]: run for run in json.loads(kept.read_text("utf-8"))["runs"]}
     for name in arguments.models:
         rows = relation_heads(name, *parts)
         senses = bank_senses(name)
-        runs.append({"model": name, "relations": rows, "senses": senses})
+        by_name[name] = {"model": name, "relations": rows, "senses": senses}
         if not arguments.leave_cards:
             amend_card(FOLDER / name, {"noted_heads": rows})
         print(relation_table(rows), *senses, sep="\n", flush=True)
-    tables = [f"## {run['model']}\n\n{relation_table(run['relations'])}" for run in runs]
-    tables.append(f"## The word bank\n\n{_sense_table(runs)}")
-    (out / "tables.md").write_text("\n".join(tables), encoding="utf-8")
+    runs = [by_name[name] for name in MODELS if name in by_name]
+    for run in runs:
+        (out / f"{run['model']}.md").write_text(relation_table(run["relations"]), encoding="utf-8")
+    (out / "bank.md").write_text(_sense_table(runs), encoding="utf-8")
     counts = {"chosen_on": len(parts[0]), "measured_on": len(parts[1]), "longest": LONGEST}
     command = "python benchmarks/pretrained/tree_heads.py --data DIR"
     write_result(out, command, arguments.extra, started, sentences=counts, runs=runs)
