@@ -82,10 +82,33 @@ def _right(
     columns = [np.flatnonzero(np.array(source_of) == source.index(noun)) for noun in nouns]
     right = {}
     for part, row in rows.items():
-        weights = np.asarray(inspect.attention(model, seen, part).weights)[:, :, row]
-        one, two = (weights[:, :, each].sum(axis=-1) for each in columns)
+        weights = between_words(inspect.attention(model, seen, part).weights, [[row]], columns)
+        one, two = weights[:, :, 0, 0], weights[:, :, 0, 1]
         right[part] = one > two if animal else two > one
     return right
+
+
+def between_words(
+    weights: np.ndarray, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Return attention between words: the mean over pieces that look, the sum over those looked at.
+
+    Args:
+        weights: (layers, heads, pieces, pieces) weights of all pieces.
+        rows: pieces of each word that looks.
+        columns: pieces of each word that is looked at.
+
+    Returns:
+        (layers, heads, words, words) weights.
+    """
+    looking = np.zeros((len(rows), weights.shape[2]), weights.dtype)
+    for word, pieces in enumerate(rows):
+        looking[word, list(pieces)] = 1 / len(pieces)
+    looked_at = np.zeros((weights.shape[3], len(columns)), weights.dtype)
+    for word, pieces in enumerate(columns):
+        looked_at[list(pieces), word] = 1
+    between: np.ndarray = looking @ weights @ looked_at
+    return between
 
 
 def _shares(found: list[tuple[bool, dict[str, np.ndarray]]], part: str) -> np.ndarray:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 from driver import heedful  # noqa: E402 (a script of the folder above)
 from machine import describe_machine  # noqa: E402
 
-from heedful.config import dump_toml  # noqa: E402
+from heedful.config import dump_toml, read_toml  # noqa: E402
 from heedful.models.model_directory import renew_digests  # noqa: E402
 from heedful.pretrained.catalogue import CARD_FILE, FOLDER, Card  # noqa: E402
 
@@ -82,6 +82,20 @@ def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "minutes": round(minutes),
     }
-    text = dump_toml(Card.parse(card, where=str(place)).plain())
-    (place / CARD_FILE).write_text(text, encoding="utf-8")
+    _write(place, Card.parse(card, where=str(place)))
+
+
+def amend_card(place: Path, facts: Mapping[str, Any]) -> None:
+    """Write fields of the card of a stored model anew.
+
+    Args:
+        place: its directory.
+        facts: the fields.
+    """
+    card = read_toml(place / CARD_FILE) | facts
+    _write(place, Card.parse(card, where=str(place)))
+
+
+def _write(place: Path, card: Card) -> None:
+    (place / CARD_FILE).write_text(dump_toml(card.plain()), encoding="utf-8")
     renew_digests(place)

@@ -104,6 +104,12 @@ def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
         note = f" {score.note}" if score.note else ""
         against = f" against {score.against}" if score.against else ""
         lines.append(f"  {score.metric} {score.value:g}{interval}{against}, {score.data}.{note}")
+    if heads := [each for each in card.noted_heads if each.gain[0] > 0]:
+        lines += ["", "Heads that find a word better than one at a fixed place (layer.head):"]
+    for each in heads:
+        beside = f"{each.offset_share:.0%} at {each.offset:+d}"
+        right = f"{each.share:.0%} of {each.count:,} words, {beside}"
+        lines.append(f"  {each.relation}: {each.part} {each.layer}.{each.head}, {right}")
     lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
     # Whole records, such as pictures, are for the studio.
     # A command is one line, and short enough to be typed.

@@ -59,6 +59,25 @@ class NotedHead(Config):
     about: Words = Field(description="evidence, as measured")
 
 
+class RelationHead(Config):
+    """The head that best finds the second word of a relation from the first, as measured on trees.
+
+    Head and offset are the best of all on some documents, and measured on others.
+    """
+
+    relation: Words = Field(description="such as subject → verb, the word that looks first")
+    part: Literal["encoder", "decoder"]
+    layer: int = Field(ge=1, description="number of the layer, from 1")
+    head: int = Field(ge=1, description="number of the head, from 1")
+    share: float = Field(ge=0, le=1, description="share of right words")
+    offset: int = Field(description="words from the first to the one that is always guessed")
+    offset_share: float = Field(ge=0, le=1, description="share of right words of the offset")
+    gain: tuple[float, float] = Field(
+        description="95 % bootstrap interval of the difference of both shares"
+    )
+    count: int = Field(ge=1, description="number of pairs of words")
+
+
 class Card(Config):
     """Facts about a model at hand, the content of `card.toml`."""
 
@@ -77,6 +96,7 @@ class Card(Config):
     limits: tuple[Words, ...] = Field(description="known limits of the model")
     examples: tuple[ExampleText, ...] = ()
     noted_head: NotedHead | None = None
+    noted_heads: tuple[RelationHead, ...] = Field((), description="the best head of each relation")
     sentences: tuple[Words, ...] = Field((), description="held-out sentences for measures of heads")
 
 

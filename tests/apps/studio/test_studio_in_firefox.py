@@ -124,6 +124,36 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     assert re.search(f"Block {block} of the {stack}. In Python, which counts from 0", words)
 
 
+def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home: str) -> None:
+    cards = {name: each.card() for name, each in models_at_hand().items()}
+    clear = {
+        name: [head for head in card.noted_heads if head.gain[0] > 0]
+        for name, card in cards.items()
+        if card.noted_head is None
+    }
+    model = next((name for name, heads in clear.items() if heads), None)
+    if model is None:
+        pytest.skip("no card names a head by a relation of words")
+    most = max(clear[model], key=lambda head: head.gain[0])
+    firefox.open(f"{home}attention?model={model}")
+    pressed = "[...document.querySelectorAll('.head[aria-pressed=true]')]"
+    wait_for(
+        firefox, f"{pressed}.map((each) => each.textContent).join().includes('{most.relation}')"
+    )
+    assert f"{most.count:,} words" in firefox.value("document.querySelector('.pair').innerText")
+    last = clear[model][-1]
+    row = (
+        f"[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('{last.relation}'))"
+    )
+    assert firefox.value(f"{row}.innerText").split("\t")[1] == f"{last.layer}.{last.head}"
+    firefox.value(f"{row}.querySelector('button').click()")
+    wait_for(
+        firefox, f"{pressed}.map((each) => each.textContent).join().includes('{last.relation}')"
+    )
+    assert f"layer {last.layer}" in firefox.value("document.querySelector('figure h3').textContent")
+    assert firefox.value(PROBLEMS) == ""
+
+
 def test_a_probability_is_a_bar_of_its_own_length_in_firefox(firefox: Firefox, home: str) -> None:
     firefox.open(home + "tour?model=en-de&stop=11")
     wait_for(firefox, "document.querySelector('.way-next .count') !== null")

@@ -15,9 +15,14 @@ export function subjectDefaults(studio, kinds) {
 /** What a page without a fitting model says. */
 export const noModel = (kind) => h("p", { class: "sentence" }, `None of the models at hand is ${kind}. Start the studio with one: `, h("code", {}, "heedful studio MODEL"), ".");
 
-/** The head that a model's card points at, as settings of a page of attention: nothing where it points at none. */
+/** Heads that find a word of a relation better than a fixed place: all of the interval of their gain is above 0. */
+export const clearHeads = (studio, model) =>
+  (studio.places.find((place) => place.name === model)?.noted_heads ?? []).filter((each) => each.gain[0] > 0);
+
+/** The head that a model's card points at, or else the one that does most for a relation, as settings of a page of attention. */
 export function notedHead(studio, model) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  const noted = studio.places.find((place) => place.name === model)?.noted_head
+    ?? clearHeads(studio, model).sort((a, b) => b.gain[0] - a.gain[0])[0];
   return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
 }
 

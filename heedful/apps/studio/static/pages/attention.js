@@ -6,6 +6,7 @@ import { headGrid, markHead, nameHeads } from "../draw/head_grid.js";
 import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.js";
 import { neuronPicture } from "../draw/neurons.js";
 import { hearing, hearingDefaults } from "../hearing.js";
+import { relationEvidence, relationName, relationSection } from "../relation_heads.js";
 import { secondText } from "../second_text.js";
 import { noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { joinWords, wordRow } from "../words.js";
@@ -58,10 +59,15 @@ export function mount({ root, below, side, state, studio }) {
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
       ...second.elements, part, layer, view));
-  const beside = h("div", {}, whole.element, heads,
+  const measured = h("p", { class: "note" });
+  const beside = h("div", {}, whole.element, heads, measured,
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
   root.append(h("div", { class: "pair" }, body, beside));
   const named = labelled(below, state);
+  const relations = h("div", {});
+  below.append(relations);
+  const relate = () => relations.replaceChildren(relationSection(studio, state.values.model,
+    (each) => state.set({ part: each.part === last?.part ? state.values.part : each.part, layer: each.layer - 1, heads: [String(each.head - 1)] }, { step: true })));
   const hears = hearing(below, state, second);
 
   let last = null;
@@ -117,7 +123,8 @@ export function mount({ root, below, side, state, studio }) {
     part.querySelector("select").value = last.part;
     layer.fill(own.blocks.map((block, i) => [i, i === own.blocks.length - 1 ? `${block + 1}, the last` : String(block + 1)]));
     layer.querySelector("select").value = String(last.layer);
-    headButtons(heads, { state, own, on: on(), last, named: named.found() });
+    headButtons(heads, { state, own, on: on(), last, named: named.found(), relationOf: (head) => relationName(studio, state.values.model, { ...last, head }) });
+    measured.textContent = on().length === 1 ? relationEvidence(studio, state.values.model, { ...last, head: on()[0] }) : "";
     draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
     mark();
   }
@@ -139,6 +146,7 @@ export function mount({ root, below, side, state, studio }) {
     state.set(begun(changed, notedHead(studio, values.model)));
     opens = changed[0] === "model" || (opens && !changed.includes("row") && !changed.includes("column"));
     second.arrange();
+    if (changed.includes("model")) relate();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
     if (local && last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)))) show();
     else ask();
@@ -148,13 +156,16 @@ export function mount({ root, below, side, state, studio }) {
   const nameOf = (l, head) => {
     const answer = named.found();
     const label = answer && answer.part === (last?.part ?? answer.part) ? answer.labels.find((each) => each.layer === l && each.head === head) : null;
-    return label ? (label.clear ? label.kind : `leans to “${label.kind}”`) : undefined;
+    const pattern = label ? (label.clear ? label.kind : `leans to “${label.kind}”`) : undefined;
+    const relation = last ? relationName(studio, state.values.model, { part: last.part, layer: l, head }) : undefined;
+    return [relation, pattern].filter(Boolean).join("; ") || undefined;
   };
   named.watch(() => {
     nameHeads(whole.host, nameOf);
     if (last) show();
   });
   second.arrange();
+  relate();
   ask();
   oversee();
   hears.ask();
@@ -180,7 +191,7 @@ function openAtOwnHead(state, studio) {
 }
 
 /** A button for each head of the layer, in its colour and with its name where it has one. */
-function headButtons(place, { state, own, on, last, named }) {
+function headButtons(place, { state, own, on, last, named, relationOf }) {
   const set = (heads) => state.set({ heads: heads.length === own.heads ? [ALL] : heads.map(String) }, { step: true });
   const all = Array.from({ length: own.heads }, (_, head) => head);
   const focused = [...place.children].indexOf(document.activeElement);
@@ -188,10 +199,11 @@ function headButtons(place, { state, own, on, last, named }) {
     const label = named?.part === last.part ? named.labels.find((each) => each.layer === last.layer && each.head === head) : null;
     const swatch = h("span", { class: "swatch" });
     swatch.style.background = headColour(head, own.heads);
+    const relation = relationOf(head);
     return h("button", {
       type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
       onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
-    }, swatch, String(head + 1), label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.kind) : null);
+    }, swatch, String(head + 1), relation ? h("span", { class: "label" }, relation) : null, label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.kind) : null);
   }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
   if (focused > 0) place.children[focused]?.focus();
 }

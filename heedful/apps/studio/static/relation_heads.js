@@ -1,0 +1,44 @@
+// Heads that find one word of a relation from the other, as measured on trees: a model's card has them.
+
+import { button } from "./controls.js";
+import { h, number, section, table } from "./dom.js";
+import { clearHeads } from "./subject.js";
+
+const percent = (share) => `${number(100 * share, 2)} %`;
+
+/** The relations that a head finds better than a fixed place, joined to a name; undefined without one. */
+export const relationName = (studio, model, head) => relationsOf(studio, model, head).map((each) => each.relation).join(", ") || undefined;
+
+/** What was measured of a head alone, as sentences; empty where nothing was. */
+export function relationEvidence(studio, model, head) {
+  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  const told = noted && isAt(noted, head) ? [noted.about] : [];
+  return [...told, ...relationsOf(studio, model, head).map((each) => `${each.relation}: its strongest line is right for ${percent(each.share)} of ${number(each.count)} words; ${fixed(each.offset)}: ${percent(each.offset_share)}.`)].join(" ");
+}
+
+const isAt = (noted, { part, layer, head }) => noted.part === part && noted.layer === layer + 1 && noted.head === head + 1;
+
+const relationsOf = (studio, model, head) => clearHeads(studio, model).filter((each) => isAt(each, head));
+
+function fixed(offset) {
+  if (offset === 1) return "always the next word";
+  if (offset === -1) return "always the word before";
+  return offset > 0 ? `always the word ${offset} places on` : `always the word ${-offset} places before`;
+}
+
+/** The table of all relations that were measured of a model, with buttons that open their heads. */
+export function relationSection(studio, model, open) {
+  const all = studio.places.find((place) => place.name === model)?.noted_heads ?? [];
+  if (!all.length) return h("div", {});
+  const clear = clearHeads(studio, model);
+  const others = all.filter((each) => !clear.includes(each));
+  const row = (each) => [each.relation, `${each.layer}.${each.head}`, percent(each.share), `${fixed(each.offset)}: ${percent(each.offset_share)}`, number(each.count),
+    button("Open", () => open(each), { quiet: true })];
+  const columns = ["relation", "layer.head", "right", "a fixed place", "words", ""];
+  const beaten = others.map((each) => `${each.relation} (best head ${percent(each.share)}, ${fixed(each.offset)} ${percent(each.offset_share)})`);
+  return section("Heads and the grammar of sentences",
+    h("p", {}, "In a treebank people have marked which word belongs to which. For each relation, the head that finds the second word from the first most often was chosen on some documents of GUM, and measured on others: the word with its strongest line is the right one, the word itself and special tokens left out. Beside it stands the best fixed place, which needs no understanding."),
+    clear.length ? table("Heads that find the word better than a fixed place", columns, clear.map(row)) : h("p", { class: "sentence" }, "No head of this model finds the words of any relation clearly better than a fixed place."),
+    clear.length && others.length ? h("p", { class: "sentence" }, `For other relations the best head is not clearly better than a fixed place: ${beaten.join("; ")}.`) : "",
+    !clear.length ? table("The best head of each relation", columns, others.map(row)) : "");
+}

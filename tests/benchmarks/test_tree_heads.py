@@ -1,0 +1,122 @@
+"""Heads measured against trees: the pairs of words, their pieces, and what counts as right."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heedful import inspect
+from heedful.pretrained.catalogue import models_at_hand
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "pretrained"
+
+TREES = """\
+# newdoc id = one
+# text = The old man (a sailor) didn't see his dog.
+1\tThe\tthe\tDET\tDT\t_\t3\tdet\t_\tEntity=(1-person-x
+2\told\told\tADJ\tJJ\t_\t3\tamod\t_\t_
+3\tman\tman\tNOUN\tNN\t_\t10\tnsubj\t_\tEntity=1)
+4\t(\t(\tPUNCT\t-LRB-\t_\t6\tpunct\t_\tSpaceAfter=No
+5\ta\ta\tDET\tDT\t_\t6\tdet\t_\tEntity=(1-person-y
+6\tsailor\tsailor\tNOUN\tNN\t_\t3\tappos\t_\tEntity=1)|SpaceAfter=No
+7\t)\t)\tPUNCT\t-RRB-\t_\t6\tpunct\t_\t_
+8-9\tdidn't\t_\t_\t_\t_\t_\t_\t_\t_
+8\tdid\tdo\tAUX\tVBD\t_\t10\taux\t_\t_
+9\tn't\tnot\tPART\tRB\tPolarity=Neg\t10\tadvmod\t_\t_
+10\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_
+11\this\this\tPRON\tPRP$\tPerson=3|PronType=Prs\t12\tnmod:poss\t_\tEntity=(2-animal-x(1-person-z)
+12\tdog\tdog\tNOUN\tNN\t_\t10\tobj\t_\tEntity=2)|SpaceAfter=No
+13\t.\t.\tPUNCT\t.\t_\t10\tpunct\t_\t_
+
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield importlib.import_module("tree_heads")
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def sentence(program: Any, tmp_path: Path) -> Any:
+    path = tmp_path / "trees.conllu.gz"
+    path.write_bytes(gzip.compress(TREES.encode()))
+    assert [*program.read_sentences(path, 12)] == []  # 13 words are too many
+    (found,) = program.read_sentences(path, 13)
+    return found
+
+
+def test_relations_are_read_from_a_tree(sentence: Any) -> None:
+    words = [sentence.text[start:end] for start, end in sentence.spans]
+    named = {
+        relation: {(words[one], words[other]) for one, others in pairs.items() for other in others}
+        for relation, pairs in sentence.pairs.items()
+    }
+    assert named["determiner → noun"] == {("The", "man"), ("a", "sailor")}
+    assert named["noun → adjective"] == {("man", "old")}
+    assert named["subject → verb"] == {("man", "see")}
+    assert named["verb → object"] == {("see", "dog")}
+    assert named["negation → verb"] == {("n't", "see")}
+    assert named["closing bracket → opening"] == {(")", "(")}
+    assert named["pronoun → noun"] == {("his", "man"), ("his", "sailor")}
+
+
+def test_words_that_share_a_piece_are_one_unit(program: Any) -> None:
+    #       do  n't    go          ▁don   '       t       space   go
+    found = program.units([(0, 2), (2, 5), (6, 8)], [(0, 3), (3, 4), (4, 5), (5, 6), (6, 8)])
+    assert found == ([0, 0, 1], [[0, 1, 2], [3, 4]])
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())
+def test_every_piece_is_in_one_unit(program: Any, lengths: list[int], data: st.DataObject) -> None:
+    ends = np.cumsum(lengths).tolist()
+    words = list(zip([0, *ends], ends, strict=False))
+    cuts = sorted(data.draw(st.sets(st.integers(1, ends[-1]))) | {ends[-1]})
+    unit_of, pieces_of = program.units(words, list(zip([0, *cuts], cuts, strict=False)))
+    assert sorted(piece for pieces in pieces_of for piece in pieces) == list(range(len(cuts)))
+    assert all(pieces_of)
+    # Words of two units never share a piece.
+    for word in range(1, len(words)):
+        assert (unit_of[word] == unit_of[word - 1]) == (words[word][0] not in cuts)
+
+
+def test_the_strongest_other_word_is_right(program: Any, sentence: Any) -> None:
+    if "english-masked" not in models_at_hand():
+        pytest.skip("english-masked is not at hand")
+    model = inspect.load("english-masked")
+    found = program.pairs_found(model, "encoder", [sentence])
+    # "n't" is of one unit with "did".
+    (negation,) = found["negation → verb"]
+    assert np.flatnonzero(negation.offsets).tolist() == [program.OFFSETS.index(1)]
+    (pronoun,) = found["pronoun → noun"]  # man and sailor are right
+    assert [program.OFFSETS[i] for i in np.flatnonzero(pronoun.offsets)] == [-7, -4]
+    reading = inspect.read(model, sentence.text)
+    pieces = [piece.strip("▁") for piece in reading.tokens("encoder").pieces]
+    man, see = pieces.index("man"), pieces.index("see")
+    weights = inspect.attention(model, reading, "encoder").weights
+    (subject,) = found["subject → verb"]
+    for layer, heads in enumerate(weights):
+        for head, own in enumerate(heads):
+            rivals = np.delete(own[man], [0, man, len(pieces) - 1])  # special tokens, the word
+            # Words of one piece: only where no longer word may win does a piece decide.
+            if own[man, see] > rivals.sum() / 2:
+                assert subject.heads[layer, head]
+            if own[man, see] < own[man, pieces.index("The")]:
+                assert not subject.heads[layer, head]
+
+
+def test_a_model_that_reads_on_is_asked_for_earlier_words(program: Any) -> None:
+    pairs = {2: {0, 3}, 1: {3}}
+    assert program._of_units(pairs, [0, 1, 2, 3], backwards=True) == [(2, [0])]
+    assert program._of_units(pairs, [0, 1, 2, 2], backwards=False) == [(2, [0]), (1, [2])]
