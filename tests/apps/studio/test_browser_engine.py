@@ -247,8 +247,6 @@ def check_answer(
     except UserError as error:
         own, theirs["result"] = {"what": error.what}, {"what": theirs["what"]}
     own.pop("checks", None)  # a translation in the page is not checked
-    if address == "translate/inside" and "layers" in own:
-        own["heads"] = None  # they need slopes, which a page does not compute
     assert "result" in theirs, theirs
     assert_alike(theirs["result"], own, f"{address} of {name}")
     return own
@@ -339,6 +337,8 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"line": TEXT, "before": "Sie saß", "word": "an"},
         {"line": TEXT, "before": "  Sie ", "against": 50},
         {"line": TEXT, "tokens": [9, 20], "token": 30, "against": 31},
+        {"line": "The bank.", "tokens": [9], "token": 30, "way": "gradients"},
+        {"line": "The bank.", "tokens": [9], "token": 30, "against": 31, "way": "gradients"},
         {"line": TEXT, "tokens": [9, 20], "token": 30, "word": "an"},
         {"line": TEXT, "token": 99999},
         {"line": TEXT, "before": "a", "word": " "},
@@ -397,13 +397,6 @@ def test_a_result_without_heads_is_that_of_the_page(
         check_answer(engine, paths, workspace_of, "translate/again", name, body)
     asked = {"page": "translate", "name": "again", "body": {"line": TEXT, "heads": ["decoder.99"]}}
     assert "no head decoder.99" in engine.ask(paths[name], "answer", **asked)["what"]
-
-
-def test_slopes_are_refused_with_the_way_to_them(engine: Engine, paths: dict[str, Path]) -> None:
-    asked = {"page": "translate", "name": "why", "body": {"line": TEXT, "way": "gradients"}}
-    refused = engine.ask(paths["en-de"], "answer", **asked)
-    assert refused["where"] == "way"
-    assert "the studio on your machine" in refused["remedy"]
 
 
 @pytest.mark.parametrize(
