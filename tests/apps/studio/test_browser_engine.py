@@ -337,8 +337,6 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"line": TEXT, "before": "Sie saß", "word": "an"},
         {"line": TEXT, "before": "  Sie ", "against": 50},
         {"line": TEXT, "tokens": [9, 20], "token": 30, "against": 31},
-        {"line": "The bank.", "tokens": [9], "token": 30, "way": "gradients"},
-        {"line": "The bank.", "tokens": [9], "token": 30, "against": 31, "way": "gradients"},
         {"line": TEXT, "tokens": [9, 20], "token": 30, "word": "an"},
         {"line": TEXT, "token": 99999},
         {"line": TEXT, "before": "a", "word": " "},
@@ -349,9 +347,8 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"line": TEXT, "tokens": [9, 20], "token": 30},
     ),
     "translate/again": (
-        {"line": TEXT},
         {"line": TEXT, "silent": [2, 5], "beam": 2},
-        {"line": TEXT, "silent": [1, 7, 8, 9]},
+        {"line": TEXT, "silent": [1, 7, 8, 9], "beam": 1},
         {"line": "A", "silent": [0, 1, 2]},
         {"line": TEXT, "silent": [99]},
     ),
@@ -392,11 +389,20 @@ def test_a_result_without_heads_is_that_of_the_page(
     engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str
 ) -> None:
     model = workspace_of.place(name).load().model
-    for heads in (every_head(model)[::2], every_head(model)[-4:]):
-        body = {"line": TEXT, "heads": heads, "silent": [2]}
-        check_answer(engine, paths, workspace_of, "translate/again", name, body)
+    heads = [*every_head(model)[::2], every_head(model)[-1]]
+    body = {"line": TEXT, "heads": heads, "silent": [2], "beam": 2}
+    check_answer(engine, paths, workspace_of, "translate/again", name, body)
     asked = {"page": "translate", "name": "again", "body": {"line": TEXT, "heads": ["decoder.99"]}}
     assert "no head decoder.99" in engine.ask(paths[name], "answer", **asked)["what"]
+
+
+@pytest.mark.parametrize("name", ["en-de", "rotary", "post", "apart"])
+@pytest.mark.parametrize("against", [None, 31])
+def test_integrated_gradients_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str, against: int | None
+) -> None:
+    body = {"line": "Go.", "tokens": [9], "token": 30, "against": against, "way": "gradients"}
+    check_answer(engine, paths, workspace_of, "translate/why", name, body)
 
 
 @pytest.mark.parametrize(
