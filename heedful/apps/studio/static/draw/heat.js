@@ -139,7 +139,9 @@ function label(pen, map, sizes, host) {
   }
   pen.textAlign = "center";
   for (let j = 0; !slanted && j < columns; j += across) {
-    pen.fillText(map.columns.names ? String(map.columns.names[j]) : String(j), sizes.left + (j + 0.5) * sizes.cell, sizes.bottom + 11);
+    const name = String(map.columns.names ? map.columns.names[j] : j);
+    const x = sizes.left + (j + 0.5) * sizes.cell;
+    pen.fillText(name, Math.min(x, sizes.right + 1 - pen.measureText(name).width / 2), sizes.bottom + 11);
   }
   pen.fillText(map.columns.label, (sizes.left + sizes.right) / 2, sizes.bottom + (slanted ? slanted.room - 10 : 28));
   pen.save();
