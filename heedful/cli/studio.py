@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli.text_io import Output, Report, print_json, say
+from heedful.errors import ConfigError
 from heedful.pretrained.catalogue import directory_of, models_at_hand
 
 
@@ -21,6 +22,7 @@ def studio(
     port: int = 8765,
     browser: Annotated[bool, Parameter(name="--open", negative="--no-browser")] = True,
     export: Path | None = None,
+    address: str | None = None,
     output: Output = Output(),
 ) -> None:
     """Explore models, runs and ideas in a browser.
@@ -33,7 +35,7 @@ def studio(
 
         heedful studio run
         heedful studio run other-run --port 0 --no-browser
-        heedful studio --export site
+        heedful studio --export site --address https://example.org/studio
 
     Args:
         models: Model, run or Hugging Face directories to open.
@@ -42,6 +44,8 @@ def studio(
         browser: Open the studio in a browser.
         export: Folder to write the course into as files, with recorded answers, for any web host
             or to be opened from disk; nothing is served.
+        address: Address at which --export will be served; links to its pages are then shown with
+            their pictures.
     """
     from heedful.apps.sockets import (
         address_of,
@@ -52,6 +56,12 @@ def studio(
     )
 
     check_packages(("torch", "starlette", "uvicorn"), "The studio", "studio")
+    if address is not None and export is None:
+        raise ConfigError(
+            "An address belongs to an exported course",
+            where="--address",
+            remedy="Add --export and a folder; to serve pages elsewhere, give --host and --port",
+        )
     report = Report("studio", output, models=models, host=host, port=port)
     from heedful.apps.studio.app import serve
     from heedful.apps.studio.workspace import Workspace
@@ -61,28 +71,30 @@ def studio(
     if export is not None:
         from heedful.apps.studio.export.site import export_site
 
-        written = export_site(workspace, export, tell=say)
+        written = export_site(workspace, export, tell=say, address=address)
         say(f"Open {export / 'index.html'}: {written['bytes'] / 1e6:.1f} MB")
+        if address is None:
+            say("For pictures beside links to a page, name where it will be served: --address")
         report.finish(written)
         return
     listening = listen(host, port)
     token = secrets.token_urlsafe(24)
-    address = f"{address_of(listening)}?token={token}"
+    link = f"{address_of(listening)}?token={token}"
 
     def ready() -> None:
         if output.json:
-            print_json({"address": address, "models": list(workspace.places)})
+            print_json({"address": link, "models": list(workspace.places)})
         for young in (place for place in workspace.places.values() if not place.has_model):
             say(f"{young.name} has no model yet; it is shown as soon as training has written one")
-        say(f"The studio is at {address} (Ctrl-C stops it)")
+        say(f"The studio is at {link} (Ctrl-C stops it)")
         if not is_loopback(host):
             outside = outside_address() if host in ("0.0.0.0", "::") else None
             if outside is not None:
                 say(f"From other machines: {address_of(listening, outside)}?token={token}")
             say("Everyone who has this address can use the studio and read its models")
         if browser:  # in a thread, since some browsers block until they are closed
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
 
     with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
         serve(workspace, host, listening, ready, token)
-    report.finish({"address": address}, summary=False)
+    report.finish({"address": link}, summary=False)

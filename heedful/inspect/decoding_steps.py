@@ -196,7 +196,8 @@ def follow_search(
     Raises:
         ModelError: when the model does not generate.
         ConfigError: when settings contradict each other or the model.
-        DataError: when the text is empty or too long, or an id is not in the vocabulary.
+        DataError: when the text is empty or too long, an id is not in the vocabulary, or a whole
+            prompt is silent.
     """
     settings = settings or SearchSettings()
     if subject.model.spec.reads == "texts" and settings.max_length is None:
@@ -205,11 +206,8 @@ def follow_search(
         # holds.
         longest = min(NEW_TOKENS, writer.bound - len(writer.read(())))
         settings = settings.model_copy(update={"max_length": max(1, longest)})
-    writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)))
+    writer = _Writer(subject, text, max(settings.max_length or 0, len(chosen)), silent)
     writer.check(chosen)
-    length = writer.source[1].shape[1]
-    choose(silent, length, "token")
-    writer.source[1][:, [*silent]] = -1
     trace = SearchTrace()
     with inference(subject.model):
         hypotheses = search_for(
@@ -243,9 +241,12 @@ class _Writer:
         subject: the model.
         text: source or prompt.
         longest: upper bound of the tokens that a language model generates.
+        silent: indices of tokens of the source or prompt that nothing attends to.
     """
 
-    def __init__(self, subject: Subject, text: str, longest: int) -> None:
+    def __init__(
+        self, subject: Subject, text: str, longest: int, silent: Sequence[int] = ()
+    ) -> None:
         model: Any = subject.model
         if not model.spec.generates:
             raise ModelError(
@@ -258,6 +259,8 @@ class _Writer:
         self.initial = read(subject, text, "")
         self.tokenizer = subject.target
         source, source_positions, *_ = tensors(subject, [self.initial])
+        choose(silent, source.shape[1], "token")
+        source_positions[:, [*silent]] = -1
         self.source = (source, source_positions)
         self.size = len(model.output_weight)
         # A translator's hypotheses record whether they were cut.
@@ -271,6 +274,8 @@ class _Writer:
         self.specials = Specials(pad=self.tokenizer.pad, bos=self.tokenizer.bos, eos=eos)
         if not self.translates:
             # A search knows encoder and decoder only; this adapter gives it the prompt as a source.
+            if silent:
+                model = _PlacedPrompt(model, int(source_positions.max()))
             continuation = Continuation(model, vocabulary=self.size, ends=(eos,), limit=longest)
             self.model, self.specials = continuation, continuation.specials
             # The adapter ends a text by an id of its own, after the vocabulary.
@@ -352,6 +357,35 @@ class _Writer:
         # The limit is one that no step reaches, because a search forces the end token at its limit.
         limits = torch.tensor([LONGEST], device=self.subject.device)
         return build_constraints(SearchSettings(), self.specials, limits, None)
+
+
+class _PlacedPrompt:
+    """A language model that counts silent tokens of a prompt, too: what follows keeps its place.
+
+    Args:
+        model: the language model.
+        last: position of the prompt's last token that is not silent.
+
+    Raises:
+        DataError: when every token is silent.
+    """
+
+    def __init__(self, model: Any, last: int) -> None:
+        if last < 0:
+            raise DataError("Every token of the prompt is silent", remedy="Leave one to go on from")
+        self.model = model
+        self.last = last
+
+    def start(self, source: Tensor, source_positions: Tensor) -> Any:
+        state = self.model.start(source, source_positions)
+        places = torch.full_like(state.next_positions, self.last)
+        return replace(state, next_positions=places)
+
+    def step(self, state: Any, tokens: Tensor) -> Any:
+        return self.model.step(state, tokens)
+
+    def reorder(self, state: Any, rows: Tensor) -> Any:
+        return self.model.reorder(state, rows)
 
 
 def _sizes(blocks: Iterable[Any], state: Any, slots: int) -> tuple[CacheSize, int]:

@@ -133,6 +133,14 @@ class CommonSpec(Config):
         lengths = [self.num_positions, *(each.longest_text for each in self.stacks().values())]
         return min((length for length in lengths if length is not None), default=None)
 
+    @property
+    def trained_length(self) -> int | None:
+        """Most tokens of a text in training that the model can exceed; None without such a bound.
+
+        Nothing is refused past it, as positions that are computed have no end.
+        """
+        return None
+
 
 ModelSpec = CommonSpec
 """The spec of any kind of model."""
@@ -263,6 +271,19 @@ class CausalLMSpec(CommonSpec):
         return self
 
     generates = True
+
+    @property
+    def trained_length(self) -> int | None:
+        """Most tokens of a text in training, times the factor of stretched rotary positions."""
+        # With a memory `max_length` is the length of a segment, and a text has any number of them.
+        if self.max_length is None or self.memory is not None:
+            return None
+        stretched = (
+            int(each.rotary.factor * (each.rotary.original_length or self.max_length))
+            for each in self.decoder.attentions()
+            if each.rotary is not None and each.rotary.scaling != "none"
+        )
+        return max([self.max_length, *stretched])
 
     @property
     def sharing(self) -> Sharing:

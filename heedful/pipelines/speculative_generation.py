@@ -205,8 +205,9 @@ def speculate(
     settings = settings or GenerationSettings()
     _check(pipeline, settings, draft, lookup, draft_tokens)
     numbers, found = Speculation(), []
-    for prompt in prompts:
-        ids = prompt_ids(pipeline.tokenizer, prompt)
+    begun = [prompt_ids(pipeline.tokenizer, prompt) for prompt in prompts]
+    pipeline.notice_length(*map(len, begun))
+    for ids in begun:
         with pipeline.computing():
             target = RewindableModel(pipeline.engine)
             drafter: Drafter
@@ -219,6 +220,7 @@ def speculate(
             text = RunningText(pipeline.tokenizer, ids, limited.stop)
             run = _Run(target, drafter, pipeline.tokenizer.eos, limited, text, numbers)
             found.append(run.write(ids, draft_tokens))
+    pipeline.notice_written(begun, found)
     return found, numbers
 
 

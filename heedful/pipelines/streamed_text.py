@@ -100,6 +100,7 @@ class TextStream(Iterator[str]):
         limit: maximum number of tokens.
         within: factory of the context in which tokens are computed.
         cached: function that returns the tokens of the prompt whose keys and values were at hand.
+        observe: receiver of the number of tokens, after each of them.
 
     Attributes:
         tokens: token ids so far.
@@ -112,6 +113,7 @@ class TextStream(Iterator[str]):
         limit: int,
         within: Callable[[], AbstractContextManager[object]],
         cached: Callable[[], int] = lambda: 0,
+        observe: Callable[[int], None] | None = None,
     ) -> None:
         self.tokens: list[int] = []
         self._drawn = drawn
@@ -119,6 +121,7 @@ class TextStream(Iterator[str]):
         self._limit = limit
         self._within = within
         self._cached = cached
+        self._observe = observe
         self._shown = 0
 
     def __next__(self) -> str:
@@ -126,6 +129,8 @@ class TextStream(Iterator[str]):
         with self._within():  # left before the caller's code runs
             for token in self._drawn:
                 self.tokens.append(token)
+                if self._observe is not None:
+                    self._observe(len(self.tokens))
                 if chunk := self._new(self._text.ready(self.tokens)):
                     return chunk
         if chunk := self._new(self._text.text(self.tokens)):

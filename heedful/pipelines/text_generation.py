@@ -165,6 +165,7 @@ def stream(
     name: int = 0,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
     prefixes: PrefixCache | None = None,
+    observe: Callable[[int], None] | None = None,
     **options: Unpack[GenerationOptions],
 ) -> TextStream:
     """Continue a prompt as a stream of text.
@@ -178,6 +179,7 @@ def stream(
         name: number of the prompt, on which its random draws depend.
         within: factory of a further context in which tokens are computed.
         prefixes: argument of `generate`.
+        observe: receiver of the number of new tokens, after each of them.
 
     Raises:
         ConfigError, DataError, ModelError: as `generate` does, and for a beam or several samples.
@@ -211,7 +213,7 @@ def stream(
             yield
 
     return TextStream(
-        drawn, text, continuation.limit, computing, lambda: sum(_cached(continuation, 1))
+        drawn, text, continuation.limit, computing, lambda: sum(_cached(continuation, 1)), observe
     )
 
 
@@ -376,6 +378,16 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         """Keep the keys and values of the beginnings of prompts; arguments of `PrefixCache`."""
         self.prefixes = PrefixCache(most_bytes, observe)
 
+    def notice_written(self, prompts: Sequence[Sequence[int]], found: Sequence[Generation]) -> None:
+        """Warn once of prompts that are longer, with what was written, than texts of training.
+
+        Args:
+            prompts: token ids of the prompts.
+            found: continuation of each of them.
+        """
+        for ids, best in zip(prompts, found, strict=True):
+            self.notice_length(*(len(ids) + len(each.tokens) for each in best.n_best))
+
     def generate(
         self,
         prompts: Sequence[str],
@@ -407,6 +419,8 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         tokenizer, engine = self.tokenizer, self.engine
         begun = [prompt_ids(tokenizer, prompt) for prompt in prompts]
         rules = tokenizer if isinstance(tokenizer, FieldTokenizer) else None
+        # Long prompts are told of before they cost anything, and what was written when it is there.
+        self.notice_length(*map(len, begun))
         with self.computing():
             found = generate(
                 engine,
@@ -422,6 +436,7 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 prefixes=self.prefixes if rules is None else None,
                 **options,
             )
+        self.notice_written(begun, found)
         if rules is None:
             return found
         return [as_record(each, rules, ids) for each, ids in zip(found, begun, strict=True)]
@@ -449,16 +464,18 @@ class GenerationPipeline(TextPipeline[CausalLM]):
                 where="stream",
                 remedy="Continue it without a stream",
             )
-        model = self.engine
+        model, begun = self.engine, prompt_ids(self.tokenizer, prompt)
+        self.notice_length(len(begun))
         with self.computing():
             return stream(
                 model,
-                prompt_ids(self.tokenizer, prompt),
+                begun,
                 self.tokenizer,
                 ends=(self.tokenizer.eos,),
                 settings=settings,
                 within=self.computing,
                 prefixes=self.prefixes,
+                observe=lambda written: self.notice_length(len(begun) + written),
                 **options,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -134,6 +135,10 @@ class ModelPipeline(Shown, Generic[M]):
             yield
 
 
+class LongerThanTraining(UserWarning):
+    """A text has more tokens than any of the model's training, whose answer nobody has measured."""
+
+
 class TextPipeline(ModelPipeline[M]):
     """A pipeline of a model with its tokenizer.
 
@@ -153,6 +158,25 @@ class TextPipeline(ModelPipeline[M]):
     ) -> None:
         super().__init__(model, precision=precision)
         self.tokenizer = tokenizer
+
+    def notice_length(self, *tokens: int) -> None:
+        """Warn once of texts that are longer than those of training.
+
+        Args:
+            *tokens: number of tokens of each text, special ones included.
+        """
+        trained = self.spec.trained_length
+        if trained is None or max(tokens, default=0) <= trained:
+            return
+        # The same words for each text: Python shows a warning once for its words and place.
+        warnings.warn(
+            f"{self.name or 'The model'} was trained on texts of at most {trained} tokens, and "
+            "this one is longer: past them its answers may be bad. Shorten the text, or stretch "
+            "rotary positions (--rotary-scaling yarn --rotary-factor 2) and measure what comes out "
+            "(heedful evaluate --by-position)",
+            LongerThanTraining,
+            stacklevel=1,
+        )
 
     def chat_prompt(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()

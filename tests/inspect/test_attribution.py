@@ -12,6 +12,7 @@ from heedful.errors import DataError
 from heedful.inspect.attribution import attribute, head_effects
 from heedful.inspect.subject import Subject
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.search.search_settings import SearchSettings
 
 TEXT = "The cat sat on the mat because it was tired."
 
@@ -99,3 +100,22 @@ def test_a_silent_word_changes_the_search() -> None:
     without = inspect.follow_search(subject, text, silent=[pieces.index("▁cats")])
     assert "Katzen" in whole.texts[0]
     assert "Katzen" not in without.texts[0]
+
+
+@pytest.mark.parametrize("place", [1, -2])
+def test_a_silent_word_of_a_prompt_leaves_the_others_in_place(place: int) -> None:
+    subject = inspect.load(models_at_hand()["english"].path)
+    reading = inspect.next_token(subject, TEXT[:-8]).reading
+    silent = range(len(reading.tokens("decoder").ids))[place]
+    one = SearchSettings(beam=1, max_length=1)
+    best = inspect.follow_search(subject, TEXT[:-8], one, silent=[silent]).hypotheses[0]
+    found = attribute(subject, reading, best.tokens[0])
+    expected = found.value - found.scores["decoder"][silent]
+    assert best.token_scores[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_prompt_needs_a_token_that_is_not_silent() -> None:
+    subject = inspect.load(models_at_hand()["english"].path)
+    every = range(len(inspect.read(subject, "A").tokens("decoder").ids))
+    with pytest.raises(DataError, match="Every token of the prompt is silent"):
+        inspect.follow_search(subject, "A", silent=every)

@@ -270,6 +270,7 @@ def _likelihoods(
     model = pipeline.engine
     device = next(iter(model.parameters())).device
     lengths = [len(ids) for ids, _ in rows]
+    pipeline.notice_length(*lengths)
     plan = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=None)
 
     def run(numbers: list[int]) -> list[float]:

@@ -152,6 +152,7 @@ def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
             where="length",
             remedy=f"Give at most {table}, or a model with rotary or sinusoidal positions",
         )
+    pipeline.notice_length(length)
     return length
 
 

@@ -35,10 +35,14 @@ HEALTH_SECONDS = 120
 _FOLDER_OF_COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
-def build(settings: ServerSettings) -> object:
+def build(settings: ServerSettings, failure: Path) -> object:
     """Load the models and build the application of a worker process; uvicorn calls it.
 
     A user error is printed without traceback, and stops the server.
+
+    Args:
+        settings: settings of the server.
+        failure: file for the exit status of a user error.
     """
     from heedful.apps.serve.worker_app import build_worker
 
@@ -49,6 +53,8 @@ def build(settings: ServerSettings) -> object:
         return build_worker(settings)
     except UserError as error:
         print(f"heedful serve: {error}", file=sys.stderr)
+        # The exit status of a process that failed is uvicorn's, which stops the others by it.
+        failure.write_text(str(error.exit_status), encoding="utf-8")
         sys.exit(STARTUP_FAILURE)
 
 
@@ -150,11 +156,12 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
         ready: function called once when requests are answered.
 
     Raises:
-        RunError: when a worker could not start, after the worker has printed the reason.
+        UserError: when a worker could not start, after the worker has printed the reason; its exit
+            status is that of the reason.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-serve-") as name:
-        counts, shared, files, jobs = (
-            Path(name, part) for part in ("counts", "weights", "files", "jobs")
+        counts, shared, files, jobs, failure = (
+            Path(name, part) for part in ("counts", "weights", "files", "jobs", "failure")
         )
         files.mkdir()
         jobs.mkdir()
@@ -170,7 +177,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
             rates=Path(name, "rates.db"),
         )
         config = Config(
-            partial(build, own),
+            partial(build, own, failure),
             factory=True,
             workers=settings.workers,
             loop="heedful.apps.serve.connection:SharingLoop" if settings.workers > 1 else "auto",
@@ -187,5 +194,8 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
         supervisor = Supervisor(config, listening, ready, own.shared)
         supervisor.run()
         os.environ.pop(_FOLDER_OF_COUNTS, None)
-    if supervisor.has_failed:
-        raise RunError("The server could not start", remedy="The lines above give the reason")
+        if supervisor.has_failed:
+            # Mistakes that only the models themselves show, such as one that is no translator.
+            is_mistake = failure.exists() and int(failure.read_text()) == UserError.exit_status
+            kind = UserError if is_mistake else RunError
+            raise kind("The server could not start", remedy="The lines above give the reason")

@@ -19,6 +19,7 @@ import pytest
 
 from heedful.apps.serve import connection
 from heedful.pretrained.catalogue import models_at_hand
+from tests.speech import speech_model
 
 from .conftest import FILES, ServerProcess, wait_until
 
@@ -229,7 +230,9 @@ def test_a_client_that_leaves_is_not_waited_for(start: Start) -> None:
         (["en-de", "--requests-per-minute", "0"], 2, "--requests-per-minute"),
         (["en-de", "--suggestions", "missing/file"], 2, "cannot be written"),
         (["broken"], 2, "This is no model of this Heedful"),
-        (["weightless"], 1, "could not start"),
+        # Only the worker that loads a model finds these.
+        (["weightless"], 2, "could not start"),
+        (["whisper"], 2, "its kind is 'transcriber'"),
     ],
 )
 def test_mistakes_are_said_in_words(
@@ -237,6 +240,7 @@ def test_mistakes_are_said_in_words(
 ) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{}")
+    speech_model(tmp_path / "whisper")
     (tmp_path / "weightless").mkdir()
     whole = models_at_hand()["en-de"].path / "config.json"
     (tmp_path / "weightless" / "config.json").write_bytes(whole.read_bytes())

@@ -143,9 +143,35 @@ def test_a_link_is_shown_with_the_picture_and_the_words_of_its_page() -> None:
     alone = [meta(shell(page)) for page in (None, *PAGES_OF_STUDIO)]
     for name, found in zip(("", *PAGE_NAMES), alone, strict=True):
         assert found["og:image"] == f"previews/{preview_of(name)}"
+        assert "og:url" not in found
         assert "`" not in found["og:image:alt"]
     for key in ("og:title", "og:description", "og:image:alt"):
         assert len({found[key] for found in alone}) == len(alone), key
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_links_to_a_site_of_a_known_address_are_whole(tmp_path: Path, slash: str) -> None:
+    home = "https://example.org/a&b"
+    export_site(Workspace([]), tmp_path, pages=["scale"], address=home + slash)
+    for file, name in (("index.html", ""), ("scale.html", "scale")):
+        found = meta((tmp_path / file).read_text(encoding="utf-8"))
+        assert found["og:url"] == f"{home}/{name and file}"
+        assert found["og:image"] == f"{home}/previews/{preview_of(name)}"
+        assert (tmp_path / "previews" / preview_of(name)).is_file()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["example.org", "/srv/studio", "ftp://example.org", "https:///a", "https://a.org/index.html",
+     "https://a.org/?page=1", "https://a.org/#top"],
+)  # fmt: skip
+def test_an_address_of_no_folder_is_refused_before_anything_is_written(
+    tmp_path: Path, address: str
+) -> None:
+    with pytest.raises(UserError, match="not the address of a folder") as refused:
+        export_site(Workspace([]), tmp_path / "site", pages=[], address=address)
+    assert address in str(refused.value.where)
+    assert not (tmp_path / "site").exists()
 
 
 def test_other_files_are_not_mixed_with_a_site(tmp_path: Path) -> None:

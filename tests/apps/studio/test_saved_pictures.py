@@ -39,6 +39,24 @@ def subject(given: Any) -> Subject:
     return inspect.load(given.learned)
 
 
+def test_numbers_are_offered_as_soon_as_there_is_a_drawing(visit: Any) -> None:
+    page, held = visit.page, []
+    page.route("**/api/scale/*", lambda route: held.append(route))
+    page.goto(visit.studio + "scale")
+    control = page.locator("figure .saves").first
+    control.get_by_role("button", name="Save").click()
+    offered = control.locator(".row button:visible")
+    assert offered.all_inner_texts() == ["SVG", "PNG", "Copy link"]
+    page.wait_for_timeout(200)  # a question waits for a slider's next word
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/scale/*")
+    visit.idle()
+    assert offered.all_inner_texts() == ["SVG", "PNG", "JSON", "CSV", "Copy link"]
+    control.get_by_role("button", name="Save").click()
+    assert offered.all_inner_texts() == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_saved_picture_is_what_is_seen(visit: Any, theme: str) -> None:
     """The drawing is laid over its own screenshot; only the edges of letters differ."""

@@ -64,6 +64,11 @@ def test_a_port_that_is_taken(given: Any, capsys: pytest.CaptureFixture[str]) ->
     assert "Another program" in capsys.readouterr().err
 
 
+def test_an_address_without_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["studio", "--address", "https://example.org"]) == 2
+    assert "Add --export" in capsys.readouterr().err
+
+
 def test_a_path_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["studio", str(tmp_path), "--no-browser"]) == 2
     assert str(tmp_path) in capsys.readouterr().err

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import heedful
 from heedful.apps.studio.app import STATIC, load_pages
@@ -20,7 +21,7 @@ from heedful.apps.studio.export.recording import chosen_pages, defaults_of, pack
 from heedful.apps.studio.export.script_bundle import bundle
 from heedful.apps.studio.pages import Page
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
-from heedful.errors import UserError
+from heedful.errors import ConfigError, UserError
 from heedful.text.tokenizer_pair import WORDS_FILE
 
 POLICY = (
@@ -46,6 +47,7 @@ def export_site(
     folder: Path,
     pages: Collection[str] | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    address: str | None = None,
 ) -> dict[str, Any]:
     """Write the course with recorded answers, and return its numbers of pages, answers and bytes.
 
@@ -54,10 +56,12 @@ def export_site(
         folder: folder of the site, which is new, empty, or holds an earlier site.
         pages: names of pages; all if None.
         tell: function that gets a line for each page.
+        address: address at which the folder will be served; None if it is not known.
 
     Raises:
-        UserError: when the folder holds other files.
+        UserError: when the folder holds other files, or the address is none of a folder.
     """
+    base = None if address is None else address_of_folder(address)
     if folder.exists() and any(folder.iterdir()) and not (folder / SCRIPT).is_file():
         raise UserError(
             "This folder holds other files", where=str(folder), remedy="Name a new or empty folder"
@@ -83,9 +87,9 @@ def export_site(
         shutil.copyfile(STATIC / name, folder / name)
     for name in ("", *(page.name for page in chosen)):
         shutil.copyfile(PREVIEWS / preview_of(name), folder / "previews" / preview_of(name))
-    _write(folder / "index.html", shell(None))
+    _write(folder / "index.html", shell(None, base))
     for page in chosen:
-        _write(folder / f"{page.name}.html", shell(page))
+        _write(folder / f"{page.name}.html", shell(page, base))
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return {"pages": len(chosen) + 1, "answers": answers, "models": len(models), "bytes": size}
 
@@ -99,24 +103,51 @@ def preview_of(page: str) -> str:
     return f"{page or 'index'}.png"
 
 
-def shell(page: Page | None) -> str:
+def address_of_folder(address: str) -> str:
+    """Return the address of a folder on the web with a slash at its end.
+
+    Args:
+        address: address as a person types it.
+
+    Raises:
+        ConfigError: when it is no address of the web, or more than that of a folder.
+    """
+    parts = urlsplit(address)
+    whole = parts.scheme in ("http", "https") and parts.netloc
+    if not whole or parts.query or parts.fragment or parts.path.endswith(".html"):
+        raise ConfigError(
+            "This is not the address of a folder on the web",
+            where=f"--address {address}",
+            remedy="Write it whole, such as https://example.org/studio",
+        )
+    return address.rstrip("/") + "/"
+
+
+def shell(page: Page | None, base: str | None = None) -> str:
     """Return the document of a page: that of the studio, with files beside it for addresses.
 
     Args:
         page: page of the studio; None for the start page.
+        base: address of the site's folder, with a slash at its end; None if it is not known.
     """
     text = (STATIC / "index.html").read_text(encoding="utf-8")
     title = "Heedful studio" if page is None else f"{page.title} – Heedful studio"
     about = html.escape(SUMMARY if page is None else page.summary)
     picture = html.escape(CARDS if page is None else page.about.replace("`", ""))
     width, height = PREVIEW_SIZE
+    name = page.name if page else ""
+    # Networks want whole addresses. Some programs that show links understand a relative one, so it
+    # stands there where nobody knows the whole one.
+    preview = html.escape(f"{base or ''}previews/{preview_of(name)}")
+    own = [] if base is None else [base + (f"{name}.html" if name else "")]
     head = [
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         f'<meta name="description" content="{about}">',
         '<meta property="og:type" content="website">',
         f'<meta property="og:title" content="{html.escape(title)}">',
         f'<meta property="og:description" content="{about}">',
-        f'<meta property="og:image" content="previews/{preview_of(page.name if page else "")}">',
+        *(f'<meta property="og:url" content="{html.escape(each)}">' for each in own),
+        f'<meta property="og:image" content="{preview}">',
         f'<meta property="og:image:width" content="{width}">',
         f'<meta property="og:image:height" content="{height}">',
         f'<meta property="og:image:alt" content="{picture}">',

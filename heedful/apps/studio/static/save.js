@@ -91,16 +91,23 @@ export function saves(root, title = () => titleIn(root)) {
       said.textContent = `Not saved: ${error.message}`;
     }
   };
-  const fill = () => row.replaceChildren(...Object.keys(FILES).filter((kind) => /SVG|PNG/.test(kind) || numbersOf(root).length)
-    .map((kind) => h("button", { type: "button", class: "quiet", onclick: () => save(kind) }, kind)),
-  h("button", { type: "button", class: "quiet", onclick: () => copyLink(said) }, "Copy link"), said);
+  const files = Object.keys(FILES).map((kind) => h("button", { type: "button", class: "quiet", onclick: () => save(kind) }, kind));
+  row.append(...files, h("button", { type: "button", class: "quiet", onclick: () => copyLink(said) }, "Copy link"), said);
+  // A drawing may come after the row was opened, and its numbers with it.
+  const offer = () => files.filter((each) => /JSON|CSV/.test(each.textContent)).forEach((each) => {
+    const absent = !numbersOf(root).length;
+    if (each.hidden !== absent) each.hidden = absent; // an attribute that is set anew would be seen again
+  });
+  const drawn = new MutationObserver(offer);
   const opener = h("button", {
     type: "button", class: "quiet", "aria-expanded": "false",
     onclick: () => {
       row.hidden = !row.hidden;
       opener.setAttribute("aria-expanded", String(!row.hidden));
       said.replaceChildren();
-      fill();
+      offer();
+      if (row.hidden) drawn.disconnect();
+      else drawn.observe(root, { subtree: true, childList: true, attributeFilter: ["hidden"] });
     },
   }, "Save");
   return h("div", { class: "saves" }, opener, row);

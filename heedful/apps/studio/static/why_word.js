@@ -92,8 +92,8 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
     askDeep();
   });
   way.addEventListener("change", askShares);
+  askDeep(); // first, as it is quick: a page computes one answer after the other
   askShares();
-  askDeep();
   return body;
 }
 
@@ -125,7 +125,8 @@ function writeAgain(host, title, { model, line }) {
     },
     heads(found) {
       off.clear();
-      heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, "Heads that weigh most:"), ...found.map(({ address, effect }) =>
+      if (!found) heads.replaceChildren(h("span", { class: "note" }, "Which heads weigh most, the studio on your machine computes."));
+      else heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, "Heads that weigh most:"), ...found.map(({ address, effect }) =>
         press(`${partInWords(address)} (${number(effect, 2)})`, (on) => (on ? off.add(address) : off.delete(address))))] : []));
       ask();
     },

@@ -5,14 +5,16 @@ import { flow, stream } from "./block_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
+import { again, inside, why } from "./why_answers.js";
 
 const PAGES = {
   attention: { neurons, overview, show },
   block: { flow, stream },
   decoding: { beam, greedy, step },
   tour: { walk },
-  translate: { alternatives, text },
+  translate: { again, alternatives, inside, text, why },
 };
+const OF_TRANSLATORS = [alternatives, text];
 
 /**
  * Answer a call of a page.
@@ -25,6 +27,6 @@ const PAGES = {
  */
 export async function answer(page, name, body, model) {
   const call = PAGES[page]?.[name];
-  if (!call || (page === "translate" && !model.translates)) return undefined;
+  if (!call || (OF_TRANSLATORS.includes(call) && !model.translates)) return undefined;
   return call(model, body);
 }

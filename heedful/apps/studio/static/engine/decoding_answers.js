@@ -1,8 +1,8 @@
 // Answers of the page Decoding: the next token, greedy search, and every step of a beam search.
 
 import { at, meanOverHeads } from "./forms.js";
-import { Writer, bestTokens, nextToken } from "./next_token.js";
-import { attentionLayers, kept, mixersOf, numHeads, partsOf } from "./passes.js";
+import { Writer, bestTokens, nextPass, usualRoom } from "./next_token.js";
+import { attentionLayers, mixersOf, numHeads, partsOf } from "./passes.js";
 import { checkLength } from "./readings.js";
 import { Refusal } from "./refusal.js";
 import { placesOf, search } from "./search.js";
@@ -12,16 +12,12 @@ import { isCausal } from "./stack.js";
 const LONGEST = 1000;
 const MOST_CHOSEN = 200;
 const COMING = 3; // future positions among those that are seen or not
-const NEW_TOKENS = 100; // of a continuation
 const BYTES = 4; // of a float32
 
 /** The next step: visible positions, attention, candidates and size of the cache. */
 export function step(model, { text, chosen = [], layer = null, head = null, count = 12, ...drawing }) {
   checkLength(text, LONGEST, "text");
-  const { result, capture } = kept(model, JSON.stringify(["next", text, chosen]), () => {
-    const found = nextToken(model, text, chosen);
-    return { result: found, ...model.capture(found.reading) };
-  });
+  const { result, capture } = nextPass(model, text, chosen);
   const { reading, ended } = result;
   const shown = ["decoder", "cross"].filter((part) => partsOf(model).includes(part));
   const layers = Object.fromEntries(shown.map((part) => [part, attentionLayers(model, part)]));
@@ -105,10 +101,10 @@ function candidates({ writer, scores }, { count, chosen, seed = 1, ...settings }
 /** The tokens of greedy search, up to the end or the page's limit. */
 export function greedy(model, { text, chosen = [] }) {
   checkLength(text, LONGEST, "text");
-  const room = model.translates ? 0 : Math.max(1, Math.min(NEW_TOKENS, new Writer(model, text).room));
-  const writer = new Writer(model, text, Math.max(room, chosen.length));
+  const room = usualRoom(model, text);
+  const writer = new Writer(model, text, Math.max(room ?? 0, chosen.length));
   writer.check(chosen);
-  const [best] = search(writer.task(), { beam: 1, maxLength: model.translates ? null : room, prefix: chosen });
+  const [best] = search(writer.task(), { beam: 1, maxLength: room, prefix: chosen });
   // A continuation that was cut at its limit counts as finished, so its length is compared.
   const ended = best.finished && (model.translates || best.tokens.length < writer.limit);
   return { chosen: [...best.tokens, ...(ended ? [writer.end] : [])].slice(0, MOST_CHOSEN) };

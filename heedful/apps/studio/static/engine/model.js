@@ -85,12 +85,18 @@ class Model {
     return x;
   }
 
-  /** Run a stack over a whole sequence of ids: output [L, D]. */
-  run(name, ids, read = null, capture = null) {
+  /** The same model whose heads with these addresses add nothing. */
+  without(addresses) {
+    const stacks = Object.fromEntries(Object.entries(this.stacks).map(([name, stack]) => [name, stack.without(addresses)]));
+    return Object.assign(Object.create(Model.prototype), this, { stacks });
+  }
+
+  /** Run a stack over a whole sequence of ids, with options of `Stack.pass`: output [L, D]. */
+  run(name, ids, options = {}) {
     const stack = this.stacks[name];
     const positions = ids.map((_, i) => i);
     const beam = stack.begin();
-    return stack.pass(this.embed(name, ids, positions), ids.map(() => beam), positions, read, capture);
+    return stack.pass(this.embed(name, ids, positions), ids.map(() => beam), positions, options);
   }
 
   /** Run the model over a reading, and keep all tensors: {states of the last stack, capture}. */
@@ -98,10 +104,10 @@ class Model {
     const capture = new Map();
     let [states, read] = [null, null];
     if (reading.encoder) {
-      states = this.run("encoder", reading.encoder.ids, null, capture);
+      states = this.run("encoder", reading.encoder.ids, { capture });
       if (reading.decoder) read = this.stacks.decoder.read(states, reading.encoder.ids.length);
     }
-    if (reading.decoder) states = this.run("decoder", reading.decoder.ids, read, capture);
+    if (reading.decoder) states = this.run("decoder", reading.decoder.ids, { read, capture });
     return { states, capture };
   }
 
@@ -120,18 +126,22 @@ class Model {
     return linear(features, 1, part("projection.weight") ?? this.tables.encoder, { values: part("bias").values });
   }
 
-  /** State of one beam before the first token, after the source was read, special tokens included. */
-  start(source = null) {
+  /**
+   * State of one beam before the first token.
+   * @param source ids that were read before, special tokens included; null for none
+   * @param silent set of places in the source that nothing attends to
+   */
+  start(source = null, silent = null) {
     let read = null;
-    if (source) read = this.stacks.decoder.read(this.run("encoder", source), source.length);
+    if (source) read = this.stacks.decoder.read(this.run("encoder", source, { silent }), source.length, silent);
     return { beams: [this.stacks.decoder.begin()], read, length: 0 };
   }
 
-  /** Append tokens to the only beam of a state, and return the logits after the last, [V]. */
-  append(state, ids) {
+  /** Append tokens, some of them silent, to a state's only beam: logits [V] after the last. */
+  append(state, ids, silent = null) {
     const positions = ids.map((_, i) => state.length + i);
     const x = this.embed("decoder", ids, positions);
-    const states = this.stacks.decoder.pass(x, ids.map(() => state.beams[0]), positions, state.read);
+    const states = this.stacks.decoder.pass(x, ids.map(() => state.beams[0]), positions, { read: state.read, silent });
     state.length += ids.length;
     return this.logits(states.subarray(-this.spec.width));
   }
@@ -139,7 +149,7 @@ class Model {
   /** Append one token to every beam: logits [V] of each beam's next token. */
   step(state, tokens) {
     const positions = tokens.map(() => state.length);
-    const states = this.stacks.decoder.pass(this.embed("decoder", tokens, positions), state.beams, positions, state.read);
+    const states = this.stacks.decoder.pass(this.embed("decoder", tokens, positions), state.beams, positions, { read: state.read });
     state.length += 1;
     const logits = this.logits(states);
     return tokens.map((_, row) => logits.subarray(row * this.vocabulary, (row + 1) * this.vocabulary));

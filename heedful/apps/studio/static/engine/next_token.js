@@ -1,12 +1,14 @@
 // The next token after some chosen ones, decoded step by step with a cache.
 
 import { largest, logSumExp } from "./arithmetic.js";
+import { kept } from "./passes.js";
 import { Refusal } from "./refusal.js";
 import { promptIds, read, readBegun } from "./readings.js";
 import { Continuing, Translating, without } from "./search.js";
 
 const LONGEST = 4096; // tokens of a pass
 const CONTEXT = 8; // last tokens of a prompt that are decoded with what follows it
+const NEW_TOKENS = 100; // of a continuation
 const END = "(end)"; // name of the token that ends a text
 
 /** A translator with its source or a language model with its prompt, as a search uses it. */
@@ -23,11 +25,11 @@ export class Writer {
     this.size = model.translates ? model.vocabulary : model.vocabulary + 1;
   }
 
-  /** A search from the beginning. */
-  task() {
+  /** A search from the beginning; nothing attends to silent places of the source or prompt. */
+  task(silent = new Set()) {
     return this.model.translates
-      ? new Translating(this.model, this.initial.encoder.ids)
-      : new Continuing(this.model, promptIds(this.model, this.text), this.limit);
+      ? new Translating(this.model, this.initial.encoder.ids, silent)
+      : new Continuing(this.model, promptIds(this.model, this.text), this.limit, silent);
   }
 
   /** Tokens that a language model can still write. */
@@ -104,6 +106,19 @@ export function nextToken(model, text, chosen) {
   const never = chosenScores.indexOf(-Infinity);
   if (never >= 0) throw writer.refusal(chosen[never]);
   return { writer, reading: writer.readingOf(written), text: writer.textOf(written), chosenScores, logits, scores, ended };
+}
+
+/** Most tokens of a continuation of a prompt; null for a translation, whose source gives its limit. */
+export function usualRoom(model, text) {
+  return model.translates ? null : Math.max(1, Math.min(NEW_TOKENS, new Writer(model, text).room));
+}
+
+/** What `nextToken` predicts, and all tensors of the pass: {result, capture, states}. */
+export function nextPass(model, text, chosen) {
+  return kept(model, JSON.stringify(["next", text, chosen]), () => {
+    const result = nextToken(model, text, chosen);
+    return { result, ...model.capture(result.reading) };
+  });
 }
 
 /** Ids of the most probable tokens that a search may choose, best first. */

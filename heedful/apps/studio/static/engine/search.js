@@ -1,18 +1,22 @@
 // Beam search over one sentence, as the package searches; a beam of 1 is greedy search.
 
 import { largest, logSumExp } from "./arithmetic.js";
+import { Refusal } from "./refusal.js";
 
 /** Divisor of a score (Wu 2016, equation 14) of a hypothesis of that length, its end counted. */
 const lengthNorm = (length, alpha) => ((length + 5) / 6) ** alpha;
 
 /** A translator with a source, as a search steps through it. */
 export class Translating {
-  /** @param source ids, special tokens included */
-  constructor(model, source) {
+  /**
+   * @param source ids, special tokens included
+   * @param silent set of places in the source that nothing attends to
+   */
+  constructor(model, source, silent = new Set()) {
     const { pad, bos, eos } = model.target;
-    Object.assign(this, { model, state: model.start(source), begin: bos, end: eos, never: new Set([pad, bos].filter((id) => id !== eos)) });
+    Object.assign(this, { model, state: model.start(source, silent), begin: bos, end: eos, never: new Set([pad, bos].filter((id) => id !== eos)) });
     this.size = model.vocabulary;
-    this.usual = 2 * source.length + 20;
+    this.usual = 2 * (source.length - silent.size) + 20;
     this.longest = model.numPositions - 1; // the begin token takes a position
   }
 
@@ -34,16 +38,20 @@ export class Continuing {
   /**
    * @param prompt ids, at least one
    * @param limit most tokens of the continuation
+   * @param silent set of places in the prompt that nothing attends to
    */
-  constructor(model, prompt, limit) {
-    const before = prompt.slice(0, -1);
+  constructor(model, prompt, limit, silent = new Set()) {
+    // The last token that is heard asks for the first one, so silent ones after it are left out.
+    const last = prompt.findLastIndex((_, i) => !silent.has(i));
+    if (last < 0) throw new Refusal({ what: "Every token of the prompt is silent", remedy: "Leave one to go on from" });
+    const before = prompt.slice(0, last);
     Object.assign(this, { model, limit, state: model.start(), end: model.vocabulary, size: model.vocabulary + 1 });
-    this.begin = prompt.at(-1); // its logits are those of the first step
+    this.begin = prompt[last]; // its logits are those of the first step
     this.never = new Set();
     this.usual = limit;
     this.longest = limit;
     this.count = 0;
-    if (before.length) model.append(this.state, before);
+    if (before.length) model.append(this.state, before, silent);
   }
 
   step(tokens) {

@@ -48,10 +48,20 @@ export class Stack {
     return this.blocks.flatMap((block, number) => block.map((sublayer) => ({ number, sublayer })));
   }
 
-  /** Keys and values of cross-attention over an encoder's output [S, D], once for all steps. */
-  read(memory, rows) {
+  /** The same stack whose heads with these addresses add nothing. */
+  without(addresses) {
+    const off = (at, heads) => new Set(Array.from({ length: heads }, (_, head) => head).filter((head) => addresses.includes(`${at}.head.${head}`)));
+    const blocks = this.blocks.map((block, number) => block.map((each) => ({ ...each, off: off(`${this.name}.${number}.${each.address}`, each.part.num_heads ?? 0) })));
+    return Object.assign(Object.create(Stack.prototype), this, { blocks });
+  }
+
+  /**
+   * Keys and values of cross-attention over an encoder's output [S, D], once for all steps.
+   * @param silent set of rows that nothing attends to
+   */
+  read(memory, rows, silent = null) {
     return this.blocks.map((block) => block.map(({ part, maps }) => part.over === "memory" ? {
-      keys: cut(linear(memory, rows, maps.key.weight, maps.key.bias), rows),
+      keys: hidden(cut(linear(memory, rows, maps.key.weight, maps.key.bias), rows), silent),
       values: cut(linear(memory, rows, maps.value.weight, maps.value.bias), rows),
     } : null));
   }
@@ -69,9 +79,10 @@ export class Stack {
    * @param positions position of each token in its sequence
    * @param read result of `read`, for a decoder with a memory
    * @param capture Map that receives every tensor by its address, {shape, values}; it needs a whole
-   *   sequence
+   *   sequence in which nothing is silent
+   * @param silent set of positions that nothing attends to
    */
-  pass(x, beams, positions, read = null, capture = null) {
+  pass(x, beams, positions, { read = null, capture = null, silent = null } = {}) {
     const rows = positions.length;
     const keep = (at, values, shape = [rows, values.length / rows]) => capture?.set(`${this.name}.${at}`, { shape, values });
     keep("embedding", x);
@@ -83,7 +94,7 @@ export class Stack {
         here("input", input);
         const states = read?.[number][index] ?? beams.map((beam) => beam[number][index]);
         const output = sublayer.part.kind === "attention"
-          ? attention(input, rows, sublayer, states, positions, capture && here)
+          ? attention(input, rows, sublayer, states, { positions, silent, keep: capture && here })
           : feedforward(input, rows, sublayer, here);
         here("output", output);
         x = sum(x, output, sublayer);
@@ -125,6 +136,9 @@ function cut(x, rows) {
   return Array.from({ length: rows }, (_, row) => x.subarray(row * width, (row + 1) * width));
 }
 
+/** Keys with null in silent places, which no query sees. */
+const hidden = (keys, silent) => (silent ? keys.map((key, row) => (silent.has(row) ? null : key)) : keys);
+
 function feedforward(x, rows, { part, maps }, keep) {
   const gated = GATED[part.activation];
   const activation = ACTIVATIONS[gated ?? part.activation];
@@ -143,9 +157,10 @@ function feedforward(x, rows, { part, maps }, keep) {
 /**
  * Attention of tokens [R, D] to the keys of their states, to which self-attention adds their own.
  * @param states {keys, values} of each token's beam; one for all tokens in cross-attention
- * @param keep receives the tensors of the heads; null for none
+ * @param settings {positions, silent: positions that nothing attends to, keep: receives the tensors
+ *   of the heads; null for none}
  */
-function attention(x, rows, { part, maps }, states, positions, keep) {
+function attention(x, rows, { part, maps, off = null }, states, { positions, silent, keep }) {
   const project = ({ weight, bias }) => linear(x, rows, weight, bias);
   const { num_heads: heads, head_width: width } = part;
   const query = project(maps.query);
@@ -157,7 +172,7 @@ function attention(x, rows, { part, maps }, states, positions, keep) {
     const values = cut(project(maps.value), rows);
     // Sequences are all there before anybody looks: an encoder's token sees those after it.
     cut(key, rows).forEach((each, row) => {
-      states[row].keys.push(each);
+      states[row].keys.push(silent?.has(positions[row]) ? null : each);
       states[row].values.push(values[row]);
     });
   }
@@ -168,7 +183,7 @@ function attention(x, rows, { part, maps }, states, positions, keep) {
     const { keys, values } = own ? states[row] : states;
     const seen = causal ? positions[row] + 1 : keys.length;
     for (let head = 0; head < heads; head += 1) {
-      attendRow(part, head, row, query, keys, values, seen, context, captured);
+      if (!off?.has(head)) attendRow(part, head, row, query, keys, values, seen, context, captured);
     }
   }
   if (keep) keepHeads(keep, part, rows, query, own ? states[0] : states, context, captured);
@@ -185,11 +200,16 @@ function attendRow(part, head, row, query, keys, values, seen, context, captured
   let most = -Infinity;
   for (let key = 0; key < seen; key += 1) {
     const vector = keys[key];
+    if (vector === null) {
+      weights[key] = -Infinity;
+      continue;
+    }
     let score = 0;
     for (let i = 0; i < width; i += 1) score += query[from + i] * vector[at + i];
     weights[key] = score * part.scale;
     if (weights[key] > most) most = weights[key];
   }
+  if (most === -Infinity) return; // all that it could see is silent: nothing comes of it
   captured?.scores.set(weights, (head * captured.rows + row) * captured.keys);
   let total = 0;
   for (let key = 0; key < seen; key += 1) {

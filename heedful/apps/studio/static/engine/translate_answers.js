@@ -61,7 +61,7 @@ function translateSegment(model, segment, settings) {
  */
 function sourceAttention(model, read, length, tokens) {
   const capture = new Map();
-  model.run("decoder", [model.target.bos, ...tokens], read, capture);
+  model.run("decoder", [model.target.bos, ...tokens], { read, capture });
   const cross = [...capture.keys()].filter((address) => /^decoder\.\d+\.cross\.weights$/.test(address));
   const upper = cross.slice(Math.floor(cross.length / 2)).map((address) => capture.get(address));
   const mean = Array.from({ length: tokens.length + 1 }, () => new Float64Array(length));
