@@ -7,7 +7,8 @@ DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, wikitext2/train.txt.gz and the 
 for the causal model python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the
 validation and test parts is trained on. The test part is measured once, on the model as it is
 stored. The settings stand in english.toml and english_masked.toml. A run that was stopped goes on
-with --resume, and --finish publishes what it has.
+with --resume, and --finish publishes what it has. tree_heads.py then writes what heads do into the
+card.
 """
 
 from __future__ import annotations
