@@ -14,6 +14,7 @@ the words that they want.
 
 Runs that were stopped go on with --resume. --first, --second and --fourth take a model in the place
 of that run and those before it, and --finish publishes the fifth run as it is.
+tree_heads.py then writes what heads do into the card.
 """
 
 from __future__ import annotations

@@ -19,10 +19,9 @@ export const noModel = (kind) => h("p", { class: "sentence" }, `None of the mode
 export const clearHeads = (studio, model) =>
   (studio.places.find((place) => place.name === model)?.noted_heads ?? []).filter((each) => each.gain[0] > 0);
 
-/** The head that a model's card points at, or else the one that does most for a relation, as settings of a page of attention. */
+/** The head that a model's card points at, as settings of a page of attention: nothing where it points at none. */
 export function notedHead(studio, model) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head
-    ?? clearHeads(studio, model).sort((a, b) => b.gain[0] - a.gain[0])[0];
+  const noted = studio.places.find((place) => place.name === model)?.noted_head;
   return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
 }
 
