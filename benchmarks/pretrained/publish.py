@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 from driver import heedful  # noqa: E402 (a script of the folder above)
 from machine import describe_machine  # noqa: E402
 
-from heedful.config import dump_toml  # noqa: E402
+from heedful.config import dump_toml, read_toml  # noqa: E402
 from heedful.models.model_directory import renew_digests  # noqa: E402
 from heedful.pretrained.catalogue import CARD_FILE, FOLDER, Card  # noqa: E402
 
@@ -65,6 +65,14 @@ def _write_history(run: Path, place: Path) -> None:
 def _without_paths(text: str) -> str:
     """Return a text without the folders of this machine."""
     return re.sub(r'"/[^"]*/', '"DIR/', text)
+
+
+def minutes_of(model: Path) -> float:
+    """Return the minutes that a training took: by a run's own figures, or by a model's card."""
+    if (model / CARD_FILE).exists():
+        return Card.parse(read_toml(model / CARD_FILE), where=str(model)).minutes
+    lines = (model / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return max(float(json.loads(line).get("seconds", 0)) for line in lines) / 60
 
 
 def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None:
