@@ -334,6 +334,8 @@ def test_translate(visit: Any, given: Any) -> None:
     before = page.locator("#translation button").first.inner_text()
     word.click()
     page.wait_for_selector(".alternatives li")
+    assert word.get_attribute("aria-pressed") == "true"
+    visit.until("location.search.includes('word=1')")
     offered = page.locator(".alternatives button").all_inner_texts()
     found = find_alternatives(translator, text, before)
     assert offered == [each.word or "(the end)" for each in found]
@@ -347,6 +349,25 @@ def test_translate(visit: Any, given: Any) -> None:
     assert page.locator("#translation").inner_text() == str(again)
     page.get_by_role("button", name="Remove the beginning").click()
     visit.until(f"document.querySelector('#translation').innerText === {json.dumps(str(expected))}")
+    assert page.locator(".alternatives li").count() == 0
+
+
+def test_words_that_are_improbable_are_underlined(visit: Any, given: Any) -> None:
+    text = "the old dog on a mat saw the small house"
+    best = heedful.load(given.learned).translate([text], n_best=3, alignment=True)[0]
+    page = visit.open(f"translate?text={text}&word=0")
+    page.wait_for_selector(".alternatives li")  # an address with a word opens its alternatives
+    pieces = zip(best.tokens, best.token_scores, strict=False)
+    low = []
+    for i, word in enumerate(str(best).split()):
+        rest, score = word, 0.0
+        while rest:
+            piece, own = next(pieces)
+            rest, score = rest[len(piece.replace("\u2581", "")) :], score + own
+        low += [i] if math.exp(score) < 0.5 else []
+    shown = page.locator("#translation .unlikely")
+    found = shown.evaluate_all("words => words.map(word => Number(word.dataset.word))")
+    assert found == low
 
 
 @pytest.mark.parametrize("text", ["", "\x07\x00", "القطة", "🐈‍⬛", "x" * 100_000])
