@@ -178,18 +178,20 @@ const NOBODY = { row: -1, column: -1 };
 function begun(changed, noted, own) {
   if (changed.length !== 1) return {};
   if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "", ...noted };
-  if (changed[0] === "part") return { ...NOBODY, ...(own ? { layer: own.layer - 1, heads: [String(own.head - 1)] } : { layer: -1, heads: [ALL] }) };
+  if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL], ...headOf(own) };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
 }
 
-/** The defaults are those of the first model: another one, of the address or of the page before, has its own. */
+/** The defaults are those of the first model and its noted part: others, of the address or of the page before, have their own. */
 function openAtOwnHead(state, studio) {
-  const { model } = state.values;
-  if (model === subjectDefaults(studio, kinds).model) return;
+  const { model, part } = state.values;
   const query = new URLSearchParams(location.search);
-  const own = { part: "", layer: -1, heads: [ALL], ...notedHead(studio, model) };
+  if (model === subjectDefaults(studio, kinds).model && !query.has("part")) return;
+  const own = { part: "", layer: -1, heads: [ALL], ...(query.has("part") ? headOf(exampleHead(studio, model, part)) : notedHead(studio, model)) };
   state.set(Object.fromEntries(Object.entries(own).filter(([name]) => !query.has(name))));
 }
+
+const headOf = (own) => own && { layer: own.layer - 1, heads: [String(own.head - 1)] };
 
 /** A button for each head of the layer, in its colour and with its name where it has one. */
 function headButtons(place, { state, own, on, last, named, relationOf }) {

@@ -178,7 +178,7 @@ function streamed(host, state) {
     });
     lineChart(curve.host, {
       series: [["the stream", found.stream], ["added vector", found.added]].map(([name, rows]) => ({ name, dots: true, points: rows.map((row, i) => [i, mean(row)]) })),
-      x: { label: "sub-layer, in order", text: (i) => sublayers[i] ?? "" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
+      x: { label: "sub-layer, in order (ff: feed-forward)", text: (i) => sublayers[i]?.replace("feed-fwd", "ff") ?? "" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
     });
   };
 }

@@ -25,12 +25,12 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
-  const cutting = figure("The patches of the model");
-  const looking = figure("Attention over the picture");
+  const cutting = figure("The patches");
+  const looking = figure("Attention");
   const numbers = h("div", {});
   const verdict = h("div", {});
   const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, looking.element), verdict, numbers);
-  const whole = button("Attention from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
+  const whole = button("From the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
@@ -59,8 +59,8 @@ export function mount({ root, side, state, studio }) {
     fill(head, state, "head", found.heads, "the mean of all");
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
     const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
-    easel.replaceChildren(h("h3", {}, "Draw here with the mouse or a finger"), board.element, h("p", { class: "row" }, clean),
-      h("p", { class: "note" }, "White on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
+    easel.replaceChildren(h("h3", {}, "Draw here"), board.element, h("p", { class: "row" }, clean),
+      h("p", { class: "note" }, "With the mouse or a finger, white on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
     board.set(read(state.values.drawing, found.canvas));
   }
 
@@ -96,7 +96,7 @@ export function mount({ root, side, state, studio }) {
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
-    looking.host.append(folded("Numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 2))]))));
+    numbers.append(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 2))]))));
   }
 
   state.watch((values, changed) => {
