@@ -126,15 +126,20 @@ class Checker:
         ]
 
     def _model_checks(self, source: str, translation: Translation) -> list[CheckResult]:
-        """Return the checks of words that the model knows, of its probabilities and attention."""
+        """Return the checks of names, words, probabilities and attention."""
         from heedful.apps.quality.model_checks import (
             check_coverage,
             check_probabilities,
             check_words,
         )
+        from heedful.apps.quality.name_check import check_lost_names
 
-        seen = self.pipeline.tokenizers.words if self.pipeline is not None else None
-        words = [] if seen is None else [check_words(source, translation, seen)]
+        words: list[CheckResult] = []
+        if self.pipeline is not None:
+            tokenizers = self.pipeline.tokenizers
+            words += check_lost_names(source, translation, self.languages, tokenizers.source.encode)
+            if tokenizers.words is not None:
+                words.append(check_words(source, translation, tokenizers.words))
         if not translation.token_scores:
             return words
         settings = self.settings

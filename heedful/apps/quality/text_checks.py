@@ -42,6 +42,7 @@ CHECKS = {
     "untranslated": "no words in a row stand there as in the source",
     "script": "written in the script of its language",
     "language": "written in its language",
+    "lost_names": "each name of the source is in the translation, or a word like it",
     "unseen_word": "each word is one of the source or of the model's training data",
     "unsure": "the mean log-probability of its tokens is not low",
     "unsure_word": "no token has a very low probability",
@@ -103,8 +104,8 @@ class CheckSettings(Config):
     advisory: tuple[str, ...] | None = Field(
         None,
         description="checks whose failures are reported without putting a translation in doubt; "
-        "if unset, quotes, and for given translations also unseen_word, unsure, unsure_word and "
-        "uncovered",
+        "if unset, quotes, and for given translations also lost_names, unseen_word, unsure, "
+        "unsure_word and uncovered",
     )
 
     def advises(self, name: str, *, given: bool) -> bool:
@@ -120,7 +121,7 @@ class CheckSettings(Config):
         return name == "quotes" or (given and name in _OF_ITS_OWN)
 
 
-_OF_ITS_OWN = ("unseen_word", "unsure", "unsure_word", "uncovered")
+_OF_ITS_OWN = ("lost_names", "unseen_word", "unsure", "unsure_word", "uncovered")
 DEFAULT = CheckSettings()
 
 Languages = tuple[str | None, str | None]

@@ -90,6 +90,8 @@ def test_a_word_that_is_made_up_is_named(translator: TranslationPipeline) -> Non
     assert target[place.start : place.end] == place.text == "Nebelwerkwerk"
     assert place.note == "not seen in training"
     assert own.failed == ("unseen_word",)
+    (gone,) = Checker(pipeline, ("en", "de")).reports([source], [Translation("ein Hund")])
+    assert [each.text for each in gone["lost_names"].evidence] == ["Hawking"]
     # People write words that a model has not seen: of given translations it is advice.
     (given,) = Checker(pipeline).report_pairs([source], [target])
     assert given["unseen_word"].failed

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from heedful.apps.quality.name_check import FileWords, NameRepairs, file_words
+from heedful.apps.quality.name_check import (
+    FileWords,
+    NameRepairs,
+    check_lost_names,
+    file_words,
+)
 
 NOTHING = FileWords(frozenset(), frozenset())
 
@@ -12,6 +17,24 @@ def repairs(source: str, target: str, *, others: str = "") -> list[tuple[str, st
     sources = file_words([source, others]) if others else NOTHING
     found = NameRepairs(("en", "de"), sources, NOTHING, lambda word: word in ("Hill", "House"))
     return [(e.name.text, e.word.text, e.is_certain) for e in found.find(source, target)]
+
+
+def lost(source: str, target: str, language: str = "en") -> list[str]:
+    """Return the names that are lost, where each word has as many tokens as pairs of letters."""
+    checks = check_lost_names(source, target, (language, "de"), lambda word: range(len(word) // 2))
+    return [each.text for check in checks for each in check.evidence]
+
+
+def test_a_name_without_a_word_like_it_is_lost() -> None:
+    assert lost("Heidelberg is a small town.", "Er ist eine kleine Stadt.") == ["Heidelberg"]
+    flight = "Tom flew to Heidelberg in May."
+    assert lost(flight, "Tom flog im Mai.") == ["Heidelberg"]
+    assert lost(flight, "Tom flog im Mai nach Heidelberg.") == []
+    assert lost("We love Naples.", "Wir lieben Neapel.") == []
+    # A short word that begins a sentence is no name, nor is a day; German capitalises every noun.
+    assert lost("Dogs bark on Mondays.", "Sie bellen montags.") == []
+    assert lost("Wir sehen den Hund.", "Es bellt.", "de") == []
+    assert lost("We love Naples.", "Любим.") == []
 
 
 def test_titles_after_an_article_are_no_names() -> None:

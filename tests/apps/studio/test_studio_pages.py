@@ -58,6 +58,8 @@ def test_colours_are_kept(visit: Any) -> None:
     page.get_by_label("Colours").select_option("dark")
     visit.open("scale")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    theme = page.get_by_label("Colours").bounding_box()
+    assert theme["y"] + theme["height"] <= page.viewport_size["height"]  # in sight, not below
 
 
 def test_keyboard_reaches_the_page(visit: Any) -> None:

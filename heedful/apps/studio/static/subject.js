@@ -25,6 +25,12 @@ export function notedHead(studio, model) {
   return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
 }
 
+/** The head of a part in which an example shows something, as the model's card says; undefined without one. */
+export function exampleHead(studio, model, part) {
+  const place = studio.places.find(({ name }) => name === model);
+  return [place?.noted_head, ...(place?.example_heads ?? [])].find((each) => each?.part === part);
+}
+
 /** The place of a word among pieces, or −1. */
 export const pieceOf = (pieces, word) => pieces.findIndex((piece) => piece.replace(/^\u2581/, "") === word);
 

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { button, panel, slider } from "../controls.js";
-import { figure, h, number, table } from "../dom.js";
+import { figure, folded, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
@@ -10,8 +10,11 @@ import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js
 export const kinds = ["translator"];
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0, beside: "",
+  ...subjectDefaults(studio, kinds), beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0, word: -1, beside: "",
 });
+
+const UNLIKELY = 0.5; // probability of a word below which it is underlined
+const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
 export function mount({ root, side, state, studio }) {
   if (!placesOf(studio, kinds).length) {
@@ -20,6 +23,7 @@ export function mount({ root, side, state, studio }) {
   }
   const forced = h("p", { class: "row" });
   const body = h("div", { class: "result" });
+  const more = h("div", {});
   const choices = h("div", { class: "choices" });
   const why = h("div", { class: "why" });
   const second = secondModel(state, placesOf(studio, kinds));
@@ -28,7 +32,7 @@ export function mount({ root, side, state, studio }) {
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }), second.field));
-  root.append(forced, body, choices, why, second.element);
+  root.append(forced, body, choices, why, more, second.element);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
@@ -41,29 +45,40 @@ export function mount({ root, side, state, studio }) {
     last = found;
     choices.replaceChildren();
     why.replaceChildren();
+    more.replaceChildren();
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (found === null) {
       body.append(h("p", { class: "note" }, "Type a text, and its translation appears here."));
       return;
     }
     const rank = Math.min(state.values.rank, found.translations.length - 1);
-    body.append(translated(found, rank, state, (word) => propose(found.translations[rank], word)));
+    const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
+    body.append(translated(found, rank, state, limits));
+    more.append(details(found, rank, state));
+    propose();
   }
 
-  async function propose(translation, word) {
+  /** Show other words in the place of the chosen one, and why it stands there. */
+  async function propose() {
+    const translation = last.translations[Math.min(state.values.rank, last.translations.length - 1)];
+    const { word } = state.values;
+    for (const each of body.querySelectorAll("button.word")) each.setAttribute("aria-pressed", String(Number(each.dataset.word) === word));
+    choices.replaceChildren();
+    why.replaceChildren();
+    if (!translation.target.some((part) => part.word === word)) return;
     const line = lineOf(translation, word);
+    const current = () => last.translations.includes(translation) && state.values.word === word;
     choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
     try {
       const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before });
+      if (!current()) return;
       choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
         button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
         h("span", { class: "note" }, `${number(100 * each.probability, 3)} %`), h("span", { dir: "auto" }, each.text)))));
-      choices.scrollIntoView({ block: "nearest" });
-      const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
       const { whyWord } = await import("../why_word.js"); // with the library of charts
-      why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)", limits }));
+      if (current()) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
     } catch (error) {
-      choices.replaceChildren(problem(error));
+      if (current()) choices.replaceChildren(problem(error));
     }
   }
 
@@ -71,23 +86,25 @@ export function mount({ root, side, state, studio }) {
   function goOn(line, each) {
     const before = each.word ? `${line.before} ${each.word}`.trim() : line.before;
     if (line.lines > 1) choices.append(h("p", { class: "note" }, "Enter the line alone to continue from here."));
-    else state.set({ prefix: before, rank: 0 }, { step: true });
+    else state.set({ prefix: before, rank: 0, word: -1 }, { step: true });
   }
 
   const arrange = () => {
     const { prefix } = state.values;
     forced.replaceChildren(...(prefix ? [h("span", {}, "The translation must begin with ", h("strong", { dir: "auto" }, prefix)),
-      button("Remove the beginning", () => state.set({ prefix: "" }, { step: true }), { quiet: true })] : []));
+      button("Remove the beginning", () => state.set({ prefix: "", word: -1 }, { step: true }), { quiet: true })] : []));
   };
   state.watch((_, changed) => {
     if (changed.some((name) => ["model", "text", "beam", "penalty", "beside"].includes(name))) second.ask();
     arrange();
-    if (changed.includes("text") && state.values.prefix && !changed.includes("prefix")) {
-      state.set({ prefix: "", rank: 0 });
-      return;
+    const { prefix, word } = state.values;
+    if ((changed.includes("text") || changed.includes("model")) && !changed.includes("word") && (prefix || word >= 0)) {
+      state.set({ prefix: "", rank: 0, word: -1 });
+      return ask();
     }
-    if (last && changed.every((name) => name === "rank")) show(last);
-    else if (changed.some((name) => name !== "beside")) ask();
+    if (last && changed.every((name) => name === "word")) propose();
+    else if (last && changed.every((name) => name === "rank" || name === "word")) show(last);
+    else if (changed.some((name) => name !== "beside" && name !== "word")) ask();
   });
   arrange();
   ask();
@@ -108,7 +125,24 @@ function lineOf(translation, word) {
   return { word: translation.target.find((part) => part.word === word).text, before: before.trim(), source: sources[number] ?? sources[0], lines: sources.length };
 }
 
-function translated(found, rank, state, propose) {
+/** The probability of each word of a translation, from its pieces; none where the pieces spell another text. */
+function likelihoods({ target, pieces }) {
+  const spelled = pieces.filter(({ piece }) => piece !== null).map(({ piece, score }) => ({ letters: piece.replaceAll("\u2581", ""), score }));
+  const letters = (part) => part.replace(/\s/g, "");
+  if (spelled.map((each) => each.letters).join("") !== letters(target.map((part) => part.text).join(""))) return new Map();
+  const ends = [];
+  for (const { letters: each } of spelled) ends.push((ends.at(-1) ?? 0) + each.length);
+  let start = 0;
+  return new Map(target.map(({ text: part, word }) => {
+    const from = start;
+    start += letters(part).length;
+    const score = spelled.reduce((sum, each, i) => sum + (ends[i] > from && ends[i] - each.letters.length < start ? each.score : 0), 0);
+    return [word, Math.exp(score)];
+  }).filter(([word]) => word !== null));
+}
+
+/** Both texts, whose words point at each other, and what is known against the translation. */
+function translated(found, rank, state, limits) {
   const chosen = found.translations[rank];
   const sides = { source: new Map(), target: new Map() };
   const glow = (side, index, weight) => {
@@ -127,6 +161,9 @@ function translated(found, rank, state, propose) {
   };
   const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
   const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
+  const probable = likelihoods(chosen);
+  const unlikely = (part) => probable.get(part.word) < UNLIKELY;
+  const choose = (word) => state.set({ word }, { step: true });
   const places = { source: 0, target: 0 };
   const words = (side) => chosen[side].map((part) => {
     const start = places[side];
@@ -135,29 +172,45 @@ function translated(found, rank, state, propose) {
     const own = h(side === "target" ? "button" : "span", { class: "word", type: side === "target" ? "button" : null, tabindex: "0", "data-word": part.word, "data-side": side }, part.text);
     const doubt = doubted(side, start, places[side]);
     if (doubt) own.classList.add("doubted");
+    if (side === "target" && unlikely(part)) own.classList.add("unlikely");
+    if (side === "target" && probable.has(part.word)) own.title = `probability ${number(probable.get(part.word), 2)}`;
     if (doubt) own.title = doubt.note;
     sides[side].set(part.word, own);
     own.addEventListener("pointerenter", () => look(side, part.word));
     own.addEventListener("focus", () => look(side, part.word));
     own.addEventListener("pointerleave", clear);
     own.addEventListener("blur", clear);
-    if (side === "target") own.addEventListener("click", () => propose(part.word));
+    if (side === "target") own.addEventListener("click", () => choose(part.word));
     return own;
   });
-  const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
-  const parts = h("div", {},
+  const parts = chosen.target.filter((part) => part.word !== null);
+  const low = parts.filter(unlikely);
+  const first = parts.find((part) => PRONOUN.test(part.text)) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
+  return h("div", {},
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), ` is in doubt: a good translation passes if ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     h("div", { class: "columns pair" },
       h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),
-      h("div", {}, h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")))),
-    h("div", { class: "columns" }, picture.element, table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)]))),
+      h("div", {}, h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")),
+        low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${part.text} ${number(probable.get(part.word), 2)}`), ".") : null)),
+    first ? h("p", { class: "row" }, h("span", { class: "note" }, "Click a word for others in its place."),
+      button(`Why “${first.text}” and no other word?`, () => choose(first.word), { quiet: true })) : null,
+    limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
+}
+
+/** The alignment, the numbers, and the other translations. */
+function details(found, rank, state) {
+  const chosen = found.translations[rank];
+  const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
+  const parts = h("div", {},
+    picture.element,
     facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"],
       ["tokens", number(chosen.tokens), "tokens"], ["finished", chosen.finished ? "yes" : "cut at the longest length", "finished"]]),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
-      type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i }, { step: true }),
-    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, number(each.score, 4)))))));
+      type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
+    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, number(each.score, 4)))))),
+    folded("Pieces of the translation", () => table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)]))));
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
     if (!chosen.matrix.length || !chosen.matrix[0].length) picture.element.hidden = true;
