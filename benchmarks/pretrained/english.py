@@ -4,13 +4,12 @@
     python benchmarks/pretrained/english.py masked --data DIR
 
 DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, wikitext2/train.txt.gz and the other two files,
-python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the
-validation and test parts is trained on. The test part is measured once, on the model as it is
-stored. The settings stand in english.toml and english_masked.toml; the masked model learns from
-sentences first, and in two further trainings from documents too (english_masked_second.toml). A run
-that was stopped goes on with --resume, --first and --second take a model in the place of a masked
-run and those before it, and --finish publishes what a run has. tree_heads.py
-then writes what heads do into the card.
+python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the validation and test parts
+is trained on. The test part is measured once, on the model as it is stored. The settings stand in
+english.toml and english_masked.toml; the masked model learns from sentences first, and in two
+further trainings from documents too (english_masked_second.toml). A run that was stopped goes on
+with --resume, --first and --second take a model in the place of a masked run and those before it,
+and --finish publishes what a run has. tree_heads.py then writes what heads do into the card.
 """
 
 from __future__ import annotations
