@@ -16,6 +16,7 @@ The vectors of "bank" for water and for money are compared, too (bank_senses.py)
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,14 +81,16 @@ def main() -> None:
     """Measure each model, write its card and the results."""
     parser = new_parser(__doc__)
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
-    parser.add_argument("--most", type=int, help="sentences of each part, for a trial")
+    parser.add_argument("--most", type=int, help="sentences of each part")
     parser.add_argument("--leave-cards", action="store_true", help="write no card")
     arguments = parse(parser)
     started = datetime.now(UTC)
     out = arguments.results / NAME
     out.mkdir(parents=True, exist_ok=True)
     choosing, measured = gum_parts(arguments.data / "gum_dep")
-    parts = [part[: arguments.most] for part in (choosing, measured)]
+    # Evenly over the documents, which are sorted by their kind.
+    parts = [p[:: math.ceil(len(p) / (arguments.most or len(p)))] for p in (choosing, measured)]
+    counts = {"chosen_on": len(parts[0]), "measured_on": len(parts[1])}
     # Kept, as models may be asked for one by one.
     kept = out / "result.json"
     by_name = {}
@@ -96,7 +99,7 @@ def main() -> None:
     for name in arguments.models:
         rows = relation_heads(name, *parts)
         senses = bank_senses(name)
-        by_name[name] = {"model": name, "relations": rows, "senses": senses}
+        by_name[name] = {"model": name, **counts, "relations": rows, "senses": senses}
         if not arguments.leave_cards:
             amend_card(FOLDER / name, {"noted_heads": rows, **example_head(name, rows)})
         print(relation_table(rows), *senses, sep="\n", flush=True)
@@ -104,9 +107,8 @@ def main() -> None:
     for run in runs:
         (out / f"{run['model']}.md").write_text(relation_table(run["relations"]), encoding="utf-8")
     (out / "bank.md").write_text(_sense_table(runs), encoding="utf-8")
-    counts = {"chosen_on": len(parts[0]), "measured_on": len(parts[1]), "longest": LONGEST}
     command = "python benchmarks/pretrained/tree_heads.py --data DIR"
-    write_result(out, command, arguments.extra, started, sentences=counts, runs=runs)
+    write_result(out, command, arguments.extra, started, longest=LONGEST, runs=runs)
 
 
 def gum_parts(folder: Path) -> tuple[list[Sentence], list[Sentence]]:
