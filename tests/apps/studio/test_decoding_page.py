@@ -81,7 +81,7 @@ def told(page: Any) -> list[list[str]]:
 
 
 def test_walking_through_a_translation(at: Any, given: Any) -> None:
-    page = at.open(f"decoding?model=learned&text={TEXT}")
+    page = at.open(f"decoding?model=learned&text={TEXT}&chosen=")
     subject = inspect.load(given.learned)
     chosen: list[int] = []
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     at.idle()
     assert at.fact("written") == "3"
     page.get_by_role("button", name="Start again").click()
-    at.until("!location.search.includes('chosen=')")
+    at.until("/chosen=(&|$)/.test(location.search)")
     at.idle()
     page.get_by_role("button", name="Greedy search to the end").click()
     best = heedful.load(given.learned).translate([TEXT], beam=1)[0]
@@ -144,8 +144,28 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     at.until("!location.search.includes('chosen=')")
 
 
+@pytest.mark.parametrize(("model", "text"), [("learned", TEXT), ("letters", PROMPT)])
+def test_the_page_opens_on_a_triangle(
+    at: Any, given: Any, language_model: Path, model: str, text: str
+) -> None:
+    """The first tokens of greedy search are written, so that there are rows to look at."""
+    subject = inspect.load(given.learned if model == "learned" else language_model)
+    best: list[int] = []
+    for _ in range(4):
+        best.append(int(next_token(subject, text, best).scores.argmax()))
+    page = at.open(f"decoding?model={model}&text={text}")
+    at.until("document.querySelector('[data-fact=written]')?.innerText === '4'")
+    assert "chosen" not in at.address()
+    assert (
+        page.locator("#written").inner_text().strip()
+        == next_token(subject, text, best).text.strip()
+    )
+    page.get_by_role("button", name="Back one").click()
+    at.until(f"location.search.includes('{'&'.join(f'chosen={id}' for id in best[:3])}')")
+
+
 def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
-    page = at.open(f"decoding?model=learned&text={TEXT}")
+    page = at.open(f"decoding?model=learned&text={TEXT}&chosen=")
     other = page.locator(".candidates button").nth(4)
     id = int(other.get_attribute("data-id"))
     other.click()
@@ -158,7 +178,9 @@ def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
 
 
 def test_sampling(at: Any, language_model: Path) -> None:
-    page = at.open(f"decoding?model=letters&text={PROMPT}&temperature=0.7&k=9&p=0.8&least=0.02")
+    page = at.open(
+        f"decoding?model=letters&text={PROMPT}&chosen=&temperature=0.7&k=9&p=0.8&least=0.02"
+    )
     subject = inspect.load(language_model)
     known = next_token(subject, PROMPT)
     settings = SearchSettings(
@@ -205,7 +227,7 @@ def test_temperature_0_is_greedy(language_model: Path) -> None:
 
 
 def test_the_slider_goes_down_to_temperature_0(at: Any, language_model: Path) -> None:
-    page = at.open(f"decoding?model=letters&text={PROMPT}&temperature=0")
+    page = at.open(f"decoding?model=letters&text={PROMPT}&chosen=&temperature=0")
     known = next_token(inspect.load(language_model), PROMPT)
     assert at.fact("drawable") == f"1 of {int(np.isfinite(known.scores).sum())}"
     page.get_by_role("button", name="Draw one").click()
@@ -254,7 +276,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
 @pytest.mark.parametrize(("model", "text"), [("learned", TEXT), ("letters", PROMPT)])
 def test_why_a_candidate_is_likely(at: Any, model: str, text: str, request: Any) -> None:
     """The section of Translate, for a candidate of this step and for the token written last."""
-    page = at.open(f"decoding?model={model}&text={text}")
+    page = at.open(f"decoding?model={model}&text={text}&chosen=")
     path = request.getfixturevalue("given").learned
     subject = inspect.load(
         request.getfixturevalue("language_model") if model == "letters" else path

@@ -27,6 +27,7 @@ def test_steps(visit: Any) -> None:
     assert visit.fact("path-attention") == "1"
     assert visit.fact("steps-recurrent") == "34"  # the third layer is two tokens behind the first
     assert visit.fact("steps-attention") == "3"
+    page.locator("summary", has_text="Other ways").click()
     titles = page.locator("figure h3").all_inner_texts()
     assert "Attention in a window: 8 steps" in titles  # 31 in strides of 4
     assert "Convolution: 16 steps" in titles  # in strides of 2
@@ -38,6 +39,12 @@ def test_steps(visit: Any) -> None:
     assert window.locator("circle").count() == 12 * 4
     recurrent = page.locator("figure", has_text="Recurrent: 31 steps")
     assert recurrent.locator("path.route").get_attribute("d").count("Q") == 11
+    # The tokens are as pale as what arrives of them through 32 steps, the last one is not.
+    opacity = "dots => dots.map((dot) => Number(dot.getAttribute('fill-opacity')))"
+    shown = recurrent.locator("circle.on").evaluate_all(opacity)
+    assert shown == sorted(shown)
+    assert shown[0] < 0.5
+    assert shown[-1] == 1
 
     slider = page.get_by_label("Kernel size of the convolution", exact=True)
     slider.focus()

@@ -99,7 +99,9 @@ def test_scale(visit: Any) -> None:
     weights = (drawn(96, 12, 1) / math.sqrt(96)).softmax(0)
     assert visit.fact("with-largest") == visit.shown(float(weights.max()))
     entropy = -float((weights * weights.log()).sum())
-    assert visit.fact("with-entropy").split()[0] == visit.shown(entropy, 3)
+    assert visit.fact("with-effective") == f"{visit.shown(math.exp(entropy), 3)} of 12"
+    tops = [each.bounding_box()["y"] for each in page.locator("figure svg[role=img]").all()[:2]]
+    assert tops[0] == tops[1]  # the two sides are compared side by side
 
     page.get_by_role("button", name="Draw others").click()
     visit.idle()
@@ -216,8 +218,13 @@ def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
-    page.get_by_role("button", name="Settings of run").click()
-    visit.until("location.search.includes('runs=run')")
+    taking = page.get_by_role("button", name="Take its settings")
+    assert not taking.is_visible()
+    page.get_by_label("Lay a run over it").select_option("run")
+    visit.idle()
+    assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
+    taking.click()
+    visit.until("location.search.includes('kind=linear')")
     visit.idle()
     assert visit.fact("peak") == "0.002"
     assert visit.fact("peak-step") == "10"
@@ -327,6 +334,8 @@ def test_translate(visit: Any, given: Any) -> None:
     before = page.locator("#translation button").first.inner_text()
     word.click()
     page.wait_for_selector(".alternatives li")
+    assert word.get_attribute("aria-pressed") == "true"
+    visit.until("location.search.includes('word=1')")
     offered = page.locator(".alternatives button").all_inner_texts()
     found = find_alternatives(translator, text, before)
     assert offered == [each.word or "(the end)" for each in found]
@@ -340,6 +349,25 @@ def test_translate(visit: Any, given: Any) -> None:
     assert page.locator("#translation").inner_text() == str(again)
     page.get_by_role("button", name="Remove the beginning").click()
     visit.until(f"document.querySelector('#translation').innerText === {json.dumps(str(expected))}")
+    assert page.locator(".alternatives li").count() == 0
+
+
+def test_words_that_are_improbable_are_underlined(visit: Any, given: Any) -> None:
+    text = "the old dog on a mat saw the small house"
+    best = heedful.load(given.learned).translate([text], n_best=3, alignment=True)[0]
+    page = visit.open(f"translate?text={text}&word=0")
+    page.wait_for_selector(".alternatives li")  # an address with a word opens its alternatives
+    pieces = zip(best.tokens, best.token_scores, strict=False)
+    low = []
+    for i, word in enumerate(str(best).split()):
+        rest, score = word, 0.0
+        while rest:
+            piece, own = next(pieces)
+            rest, score = rest[len(piece.replace("\u2581", "")) :], score + own
+        low += [i] if math.exp(score) < 0.5 else []
+    shown = page.locator("#translation .unlikely")
+    found = shown.evaluate_all("words => words.map(word => Number(word.dataset.word))")
+    assert found == low
 
 
 @pytest.mark.parametrize("text", ["", "\x07\x00", "القطة", "🐈‍⬛", "x" * 100_000])

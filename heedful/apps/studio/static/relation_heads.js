@@ -2,7 +2,7 @@
 
 import { button } from "./controls.js";
 import { h, number, section, table } from "./dom.js";
-import { clearHeads } from "./subject.js";
+import { clearHeads, exampleHead } from "./subject.js";
 
 const percent = (share) => `${number(100 * share, 2)} %`;
 
@@ -11,7 +11,7 @@ export const relationName = (studio, model, head) => relationsOf(studio, model, 
 
 /** What was measured of a head alone, as sentences; empty where nothing was. */
 export function relationEvidence(studio, model, head) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  const noted = exampleHead(studio, model, head.part);
   const told = noted && isAt(noted, head) ? [noted.about] : [];
   return [...told, ...relationsOf(studio, model, head).map((each) => `${each.relation}: its strongest line is right for ${percent(each.share)} of ${number(each.count)} words; ${fixed(each.offset)}: ${percent(each.offset_share)}.`)].join(" ");
 }

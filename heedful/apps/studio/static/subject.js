@@ -31,6 +31,12 @@ export function exampleHead(studio, model, part) {
   return [place?.noted_head, ...(place?.example_heads ?? [])].find((each) => each?.part === part);
 }
 
+/** Block and head to open: those that are set, else those of an example's head, else the first head. */
+export function openedHead(own, { layer, head }) {
+  const block = layer < 0 && own ? own.layer - 1 : layer;
+  return { layer: block, head: head >= 0 ? head : block === own?.layer - 1 ? own.head - 1 : 0 };
+}
+
 /** The place of a word among pieces, or −1. */
 export const pieceOf = (pieces, word) => pieces.findIndex((piece) => piece.replace(/^\u2581/, "") === word);
 

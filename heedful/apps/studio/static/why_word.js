@@ -80,7 +80,7 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
     const names = [name, other()].filter(Boolean);
     lineChart(lens.host, {
       series: names.map((name, i) => ({ name, dots: true, points: found.layers.map((layer, l) => [l, layer.shown[i]]) })),
-      x: { label: "blocks so far" }, y: { label: "probability", zero: true }, describe: "Probability by the number of blocks.", height: 220,
+      x: { label: "blocks so far", whole: true }, y: { label: "probability", zero: true }, describe: "Probability by the number of blocks.", height: 220,
     });
     tops.replaceChildren(table("The likeliest piece after each block", ["block", "piece", "probability"], found.layers.map((layer, l) => [l === 0 ? "embedding" : l, shownPiece(layer.best), number(layer.probability, 3)])));
     const strongest = [...found.parts].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, MOST_PARTS);

@@ -48,14 +48,14 @@ function logMarks(scale, most, base) {
  * An axis: a scale of D3, its marks and their texts.
  * @param domain lowest and highest number
  * @param range first and last place in pixels
- * @param options {log, base, room: pixels that a mark takes}
+ * @param options {log, base, room: pixels that a mark takes, whole: true for marks at whole numbers alone}
  */
-export function axis(domain, range, { log = false, base = 10, room = 56 } = {}) {
+export function axis(domain, range, { log = false, base = 10, room = 56, whole = false } = {}) {
   let [low, high] = domain;
   if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 1, high + 1];
   const scale = (log ? d3.scaleLog().base(base) : d3.scaleLinear()).domain([low, high]).range(range);
   const most = Math.max(2, Math.floor(Math.abs(range[1] - range[0]) / room));
-  const marks = log ? logMarks(scale, most, base) : scale.ticks(most);
+  const marks = log ? logMarks(scale, most, base) : scale.ticks(most).filter((mark) => !whole || Number.isInteger(mark));
   return { scale, marks, text: written(marks, log) };
 }
 

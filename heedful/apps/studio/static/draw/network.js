@@ -8,14 +8,14 @@ const ROOM = 14;
 /**
  * Draw a network.
  * @param picture {levels, length, links: [[[level, token], [level, token]]], route: [[level, token]],
- *   names: what stands left of the first and the last level, describe}
+ *   widest: largest width in pixels, shades: of each token, from 0 for pale to 1, or null, describe}
  */
 export function networkPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
 }
 
-function draw(host, { levels, length, links, route, describe }) {
-  const width = Math.min(460, Math.max(220, host.clientWidth));
+function draw(host, { levels, length, links, route, widest = 460, shades = null, describe }) {
+  const width = Math.min(widest, Math.max(220, host.clientWidth));
   const rise = levels === 1 ? 0 : Math.min(64, Math.max(26, 190 / (levels - 1)));
   const height = 2 * ROOM + rise * (levels - 1) + (levels === 1 ? 34 : 22);
   const bottom = height - 22 - ROOM;
@@ -34,7 +34,9 @@ function draw(host, { levels, length, links, route, describe }) {
   for (let level = 0; level < levels; level += 1) {
     for (let token = 0; token < length; token += 1) {
       const [cx, cy] = at([level, token]);
-      svg.append(s("circle", { cx, cy, r: on.has(String([level, token])) ? 5.5 : 4, class: on.has(String([level, token])) ? "knot on" : "knot" }));
+      // The ground shows through a pale token, and not the line below it.
+      if (shades) svg.append(s("circle", { cx, cy, r: 5.5, class: "knot ground" }));
+      svg.append(s("circle", { cx, cy, "fill-opacity": shades ? 0.06 + 0.94 * shades[token] : 1, r: on.has(String([level, token])) ? 5.5 : 4, class: on.has(String([level, token])) ? "knot on" : "knot" }));
     }
   }
   svg.append(s("text", { class: "tick", x: ROOM - 4, y: height - 6 }, "first token"),

@@ -3,9 +3,9 @@
 import { h, number, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
-const COLUMN = 130;
+const COLUMN = 122;
 const ROW = 34;
-const BOX = [108, 26];
+const BOX = [104, 26];
 const LEFT = 8;
 const TOP = 26;
 const LETTERS = 8;
@@ -50,7 +50,10 @@ function draw(host, tree) {
   svg.append(edges, boxes);
   const readout = h("p", { class: "readout", role: "status" });
   listen(svg, nodes, readout, tree);
-  host.replaceChildren(h("div", { class: "scroll tree" }, svg), readout);
+  const scroll = h("div", { class: "scroll tree" }, svg);
+  const before = host.querySelector(".tree")?.scrollLeft;
+  host.replaceChildren(scroll, readout);
+  scroll.scrollLeft = before ?? width; // the end first: what is returned
 }
 
 function box(node, [x, y], bold) {

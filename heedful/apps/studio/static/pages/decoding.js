@@ -10,8 +10,11 @@ import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js
 
 export const kinds = ["translator", "causal_lm"];
 
+const BEGUN = "begun"; // in the place of tokens: the first ones of greedy search, so that a triangle is seen at once
+const FIRST = 4;
+
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0, row: -1, why: "",
+  ...subjectDefaults(studio, kinds), chosen: [BEGUN], layer: 0, head: 0, row: -1, why: "",
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
@@ -45,7 +48,16 @@ export function mount({ root, side, state, studio }) {
       check(state, "dropped", { label: "Show what was dropped" })));
   root.append(section("Token by token", walkBody), why, section("Beam search", treeBody));
 
-  const chosen = () => state.values.chosen.map(Number);
+  let begun = { of: "", ids: [] };
+  const isBegun = () => state.values.chosen[0] === BEGUN;
+  const chosen = () => (isBegun() ? begun.ids : state.values.chosen.map(Number));
+  async function begin(signal) {
+    const { model, text: given } = state.values;
+    const of = JSON.stringify([model, given]);
+    if (begun.of === of) return;
+    const all = (await call("decoding", "greedy", { model, text: given, chosen: [] }, signal)).chosen;
+    begun = { of, ids: all.slice(0, Math.max(0, Math.min(FIRST, all.length - 1))) };
+  }
   const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
   const empty = () => state.values.text.trim() === "";
   const nothing = (host) => host.replaceChildren(h("p", { class: "note" }, "Type a text first."));
@@ -53,6 +65,7 @@ export function mount({ root, side, state, studio }) {
   const askStep = live(walkBody, async (signal) => {
     const { model, text: given, layer: l, head: a, temperature, k, p, least, seed } = state.values;
     if (empty()) return null;
+    if (isBegun()) await begin(signal);
     return call("decoding", "step", { model, text: given, chosen: chosen(), layer: l ? l - 1 : null, head: a ? a - 1 : null,
       temperature, top_k: k, top_p: p, min_p: least, seed }, signal);
   }, (found) => {
@@ -111,9 +124,7 @@ export function mount({ root, side, state, studio }) {
 
   state.watch((_, changed) => {
     const another = changed.includes("text") || changed.includes("model");
-    if (another && !changed.includes("chosen") && state.values.chosen.length) {
-      state.set({ chosen: [], layer: 0, head: 0 });
-    }
+    if (another && !changed.includes("chosen")) state.set({ chosen: [BEGUN], layer: 0, head: 0 });
     if (changed.includes("chosen") && !changed.includes("row")) state.set({ row: -1 }); // the lines of the step that is reached
     if ((another || changed.includes("chosen")) && !changed.includes("why") && state.values.why) state.set({ why: "" });
     else if (changed.includes("why") && !another && !changed.includes("chosen")) explain();
@@ -146,8 +157,9 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     chosen.length ? button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true }) : null);
   const total = found.read.length;
   const numbers = facts([["tokens written", number(chosen.length - (open ? 0 : 1)), "written"], ["log-probability", number(found.score), "score"],
-    ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
-    ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
+    ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"],
+    ...(isChanged(state.values) ? [["after temperature and cuts", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
+      ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]] : [])]);
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
   const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there${found.weights ? ", and the mask hides them" : ""}. ${crossed(found)}Click a row to follow its step.`);
@@ -163,7 +175,7 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   causalTriangle(sight.host, { read: found.read, coming, weights, hidden, source: found.cross && found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to see it change.", series: [{ name: "bytes", points, dots: points.length < 40 }],
-    x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes that are remembered, by tokens read.", height: 220 });
+    x: { label: "tokens read", whole: true }, y: { label: "bytes", zero: true }, describe: "Bytes that are remembered, by tokens read.", height: 220 });
 }
 
 const attends = (found) => found.mixers.includes("attention");
@@ -199,9 +211,11 @@ function cacheFacts(found) {
   other ? "" : h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
 }
 
+/** Whether tokens are drawn with other probabilities than the model's own. */
+const isChanged = ({ temperature, k, p, least }) => temperature !== 1 || k !== 0 || p !== 1 || least !== 0;
+
 function candidates(found, pick, state) {
-  const { temperature, k, p, least } = state.values;
-  const changed = temperature !== 1 || k !== 0 || p !== 1 || least !== 0; // else both are the same
+  const changed = isChanged(state.values);
   const most = Math.max(...found.candidates.flatMap((each) => [each.probability, each.drawn]));
   const track = (share, series) => {
     const length = h("span", { class: "length" });
@@ -236,13 +250,13 @@ function showBeam(host, found, dropped, longest) {
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
-  const picture = figure("Every hypothesis of each step", "The number is the log-probability of the whole hypothesis. The bold line leads to the best result.");
+  const picture = figure("Every hypothesis of each step", `The number is the log-probability of the whole hypothesis. The bold line leads to the best result. ${found.steps.length} steps from left to right: scroll to the left for the first ones.`);
   host.append(
     facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"],
       ["returned", number(found.hypotheses.length), "returned"]]),
     h("ol", { class: "ranks" }, found.hypotheses.map((each) => h("li", { class: "found" }, h("span", { dir: "auto" }, each.text.replaceAll("\n", "⏎") || "(nothing)"),
       h("span", { class: "count" }, `${number(each.score)}, ranked by ${number(each.normalized)}`)))),
-    h("p", { class: "note" }, why(found, longest)),
+    h("p", { class: "note" }, "Ranked by the log-probability divided by a power of the length, the length penalty; at 0 by the log-probability itself. ", why(found, longest)),
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
     picture.element);
   treeChart(picture.host, { columns, path, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });

@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
-import { choice, panel, slider, text } from "../controls.js";
-import { figure, h, number } from "../dom.js";
+import { button, choice, panel, slider, text } from "../controls.js";
+import { figure, folded, h, number } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 
@@ -24,15 +24,18 @@ const EXAMPLES = [
   ["window_2d(4, 2, 2)", "Window of an image, 4 columns"],
 ];
 const PACKED = "causal & segment";
+const SENTENCE = "The cat sat on the mat because it was tired and the sun was so warm".split(" ");
 
 export async function mount({ root, side, state }) {
-  const words = h("p", { class: "hint" });
-  const own = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
-    EXAMPLES.map(([mask, name]) => h("option", { value: mask }, name)));
-  own.addEventListener("change", () => {
-    if (own.value === "") return;
-    state.set({ mask: own.value, segments: own.value === PACKED ? 3 : 1 }, { step: true });
+  const known = call("masks", "words");
+  const words = folded("All words of masks", () => {
+    const list = h("ul", { class: "note" });
+    known.then((found) => list.append(...found.words.map(({ name, settings, about }) =>
+      h("li", {}, h("code", {}, settings.length ? `${name}(${settings.join(", ")})` : name), ` ${about}`))));
+    return list;
   });
+  const examples = EXAMPLES.map(([mask, name]) =>
+    button(name, () => state.set({ mask, segments: mask === PACKED ? 3 : 1 }, { step: true }), { quiet: true }));
   const biasControls = [
     slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
@@ -41,7 +44,7 @@ export async function mount({ root, side, state }) {
   const pictures = h("div", {});
   side.append(
     panel(
-      h("div", { class: "field" }, h("label", { for: "example" }, "Examples"), own),
+      h("div", { class: "field examples", role: "group", "aria-label": "Examples" }, h("span", { class: "label" }, "Examples"), examples),
       text(state, "mask", { label: "Mask: combine with & and |", code: true }),
       words,
       slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
@@ -53,7 +56,7 @@ export async function mount({ root, side, state }) {
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
   const arrange = ({ mask, bias }) => {
-    own.value = EXAMPLES.some(([each]) => each === mask) ? mask : "";
+    examples.forEach((each, i) => each.setAttribute("aria-pressed", String(EXAMPLES[i][0] === mask)));
     biasControls[0].hidden = biasControls[1].hidden = bias === "none";
     biasControls[2].hidden = bias !== "t5" && bias !== "relative_keys";
   };
@@ -63,28 +66,27 @@ export async function mount({ root, side, state }) {
   });
   arrange(state.values);
   ask();
-  const known = await call("masks", "words");
-  words.replaceChildren("There are ", ...known.words.flatMap(({ name, settings, about }, i) => [
-    i ? ", " : "", h("code", { title: about }, settings.length ? `${name}(${settings.join(", ")})` : name)]), ".");
+  await known;
 }
 
 function drawn(host, state) {
   const who = figure("Visible pairs");
   const added = figure("Bias of each score");
-  const left = figure("Weights that remain", "When all queries and keys are alike.");
+  const left = figure("Weights that remain", "When all queries and keys are alike. Colours follow the square root of the weight, so that small ones are seen.");
   const sentence = h("p", { class: "sentence" });
   const numbers = h("div", {});
   host.append(sentence, numbers, h("div", { class: "columns" }, who.element, added.element, left.element));
   return (found) => {
     const length = found.visible.length;
     const hidden = found.visible.map((row) => row.map((seen) => !seen));
-    const names = found.positions.map((position, i) => (position < 0 ? "–" : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
+    const spoken = !found.segments && length <= SENTENCE.length; // then words of a sentence stand for the positions
+    const names = found.positions.map((position, i) => (position < 0 ? "–" : spoken ? SENTENCE[position] : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
     const sides = { rows: { label: "query", names }, columns: { label: "key", names } };
     sentence.textContent = found.sentence;
     numbers.replaceChildren(facts([
       ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
       ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
-      ["keys of the last query", found.bounds.map(([first, last]) => `${first} to ${last}`).join(", ") || "none", "bounds"],
+      ["keys of the last query, from 0", found.bounds.map(([first, last]) => `${first} to ${last}`).join(", ") || "none", "bounds"],
     ]));
     heatMap(who.host, {
       values: found.visible, kind: "share", binary: true, ...sides,
@@ -96,6 +98,6 @@ function drawn(host, state) {
       heatMap(added.host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${state.values.head} adds to each score.` });
       added.words.textContent = state.values.bias === "alibi" ? "" : "Training learns these numbers. Here they are random, to show which pairs share one.";
     }
-    heatMap(left.host, { values: found.weights, kind: "sequence", hidden, ...sides, describe: "Weights when all raw scores are equal." });
+    heatMap(left.host, { values: found.weights, kind: "sequence", shade: Math.sqrt, ends: ["0", "1"], hidden, ...sides, describe: "Weights when all raw scores are equal." });
   };
 }

@@ -9,9 +9,9 @@ import { networkPicture } from "../draw/network.js";
 
 const READERS = ["translator", "causal_lm", "encoder"];
 const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
-const KINDS = {
+const KINDS = { // the two that are compared come first
+  recurrent: ["Recurrent", "Every state reads the one before it. The paler a token, the less of its signal arrives, as measured below."],
   attention: ["Attention", "Every token reads every other one."],
-  recurrent: ["Recurrent", "Every state reads the one before it."],
   window: ["Attention in a window", "Every token reads its neighbours; layers widen the window."],
   convolution: ["Convolution", "Every token reads some before it."],
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
@@ -23,7 +23,7 @@ const DECADES = 5; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
 
 export const defaults = () => ({
-  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 1, norms: "post", seed: 1,
+  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
 });
 
@@ -41,7 +41,7 @@ export function mount({ root, side, state, studio }) {
     h("h2", {}, "What is measured"), measured(state, models));
   root.append(section("Steps from the first token to the last", drawings), section("What arrives", bar.element, charts), byLength());
 
-  const draw = stepped(drawings);
+  const { draw, fade } = stepped(drawings, state);
   const steps = live(drawings, (signal) => {
     const { length, width, layers, window, kernel } = state.values;
     return call("paths", "steps", { length, width, num_layers: layers, window, kernel }, signal);
@@ -59,7 +59,12 @@ export function mount({ root, side, state, studio }) {
   function measuring(settings, host) {
     const pieces = new Map();
     let halt = new AbortController();
-    const show = arrived(host, settings);
+    const arrive = arrived(host, settings);
+    const show = (found) => {
+      const cell = [...found.reaches.keys()].find((each) => each in CELLS);
+      fade(cell ? mean(found.reaches.get(cell).map((each) => each.relative)) : null);
+      arrive(found);
+    };
     async function piece(name, asked, signal) {
       const key = JSON.stringify([name, asked]);
       if (!pieces.has(key)) {
@@ -142,7 +147,7 @@ function progressBar() {
   };
 }
 
-function stepped(host) {
+function stepped(host, state) {
   const pictures = Object.fromEntries(Object.entries(KINDS).map(([kind, [title, about]]) => [kind, figure(title, about)]));
   const curves = {
     path: figure("Longest path", "Connections between the first token and the last, with as many layers as needed."),
@@ -151,15 +156,26 @@ function stepped(host) {
   };
   const numbers = h("div", {});
   const drawn = h("p", { class: "note" });
-  host.append(numbers, drawn, h("div", { class: "columns" }, Object.values(pictures).map((each) => each.element)),
-    h("div", { class: "columns" }, Object.values(curves).map((each) => each.element)));
-  return ({ costs, here, networks }) => {
+  const hidden = (title, parts) => h("details", {}, h("summary", {}, title), h("div", { class: "columns" }, parts.map((each) => each.element)));
+  const [recurrent, attention, ...others] = Object.values(pictures);
+  host.append(numbers, drawn, recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
+    hidden("By the number of tokens: paths, steps, operations", Object.values(curves)));
+  let chain = null;
+  let shares = null;
+  /** Draw the recurrent network; its tokens are as pale as what arrives of them, the first one as the first of all tokens. */
+  const drawChain = () => {
+    if (!chain) return;
+    const last = chain.length - 1;
+    const shades = shares && Array.from({ length: chain.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
+    networkPicture(recurrent.host, { ...chain, shades });
+  };
+  const draw = ({ costs, here, networks }) => {
     const length = here[0].lengths[0];
     const path = Object.fromEntries(here.map((each) => [each.kind, each.path[0]]));
     numbers.replaceChildren(
       facts([["path, recurrent", number(path.recurrent), "path-recurrent"], ["path, attention", number(path.attention), "path-attention"],
-        ["sequential steps, recurrent", number(here.find((each) => each.kind === "recurrent").steps[0]), "steps-recurrent"],
-        ["sequential steps, attention", number(here.find((each) => each.kind === "attention").steps[0]), "steps-attention"]]),
+        [`sequential steps, recurrent, ${state.values.layers} ${state.values.layers === 1 ? "layer" : "layers"}`, number(here.find((each) => each.kind === "recurrent").steps[0]), "steps-recurrent"],
+        ["and of attention", number(here.find((each) => each.kind === "attention").steps[0]), "steps-attention"]]),
       folded(`All of it for ${length} tokens`, () => table(`For ${length} tokens`, ["layer", "operations", "sequential steps", "longest path"],
         here.map((each) => [KINDS[each.kind][0], engineering(each.operations[0]), number(each.steps[0]), number(each.path[0])]))));
     const small = networks[0].length;
@@ -170,8 +186,11 @@ function stepped(host) {
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = about;
-      networkPicture(place.host, { ...network, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${small} tokens to the last.` });
+      const picture = { ...network, widest: 660, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${small} tokens to the last.` };
+      if (network.kind === "recurrent") chain = picture;
+      else networkPicture(place.host, picture);
     }
+    drawChain();
     for (const [name, place] of Object.entries(curves)) {
       lineChart(place.host, {
         series: costs.map((each, i) => ({ name: KINDS[each.kind][0], colour: i, dashed: each.kind === "dilated", points: each.lengths.map((n, j) => [n, each[name][j]]) })),
@@ -180,6 +199,11 @@ function stepped(host) {
       });
     }
   };
+  const fade = (relative) => {
+    shares = relative;
+    drawChain();
+  };
+  return { draw, fade };
 }
 
 /** The controls of what is measured. */
@@ -206,11 +230,14 @@ function measured(state, models) {
   return controls;
 }
 
+/** How dark a share of the signal is drawn, from 0 to 1: each tenth part is a step paler. */
+const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, share)) / DECADES) : 0);
+
 /** The mean of some samples, number by number. */
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "As a share of the last token's own signal, each step of the ramp a tenth of the one before. It fades on its way through a recurrent network; attention brings near and far alike.");
+  const signal = figure("The signal of each token that reaches the last one", "As a share of the last token's own signal, each step of the ramp a tenth of the one before. It fades on its way through a recurrent network; attention brings near and far alike. An LSTM whose forget gate begins open holds it: set the bias of the gate to 1 or 2.");
   const picture = figure("Gradient of the last token's output by each token's embedding",
     "The Frobenius norm of the Jacobian, estimated from some directions of the output; the mean of three draws of weights and tokens. These networks are untrained: training moves all these curves. Exact zeros are not drawn.");
   const numbers = h("div", {});
@@ -233,7 +260,7 @@ function arrived(host, state) {
     const fading = series.filter((each) => each.reach.relative.length === length);
     heatMap(signal.host, {
       values: fading.map((each) => [...each.reach.relative].reverse()), kind: "sequence", cell: 40, tall: 26,
-      shade: (value) => (value > 0 ? 1 + Math.log10(Math.min(1, value)) / DECADES : 0), ends: [`10⁻${"⁰¹²³⁴⁵⁶⁷⁸⁹"[DECADES]} or less`, "1"],
+      shade: strength, ends: [`10⁻${"⁰¹²³⁴⁵⁶⁷⁸⁹"[DECADES]} or less`, "1"],
       rows: { label: "", names: fading.map((each) => (each.dashed ? `window ${window}` : each.name)) }, columns: { label: "token", names: Array.from({ length }, (_, i) => i + 1) },
       describe: "The gradient of the last token's output by each token, against the last token's own.",
       readout: (i, j, value) => `${fading[i].name}: token ${j + 1} arrives with ${number(value, 3)} of the last token's own`,

@@ -8,7 +8,7 @@ import { drawWay, STOPS, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
 import { boxInside, toldOf } from "../model_inside.js";
 import { saves } from "../save.js";
-import { exampleHead, noModel, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { exampleHead, noModel, openedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 /** Kinds whose figure is drawn; those that read no text have the first stop alone. */
@@ -80,20 +80,14 @@ export function mount({ root, side, state, studio }) {
     }, FLOWS * 1000);
   }
   const shows = () => exampleHead(studio, state.values.model, "encoder");
-  /** Block and head to open: those that were chosen, else those in which an example shows something, else the first. */
-  function opened(chosenLayer, chosenHead) {
-    const own = shows();
-    const block = chosenLayer < 0 && own ? own.layer - 1 : chosenLayer;
-    return { layer: block, head: chosenHead < 0 ? (block === own?.layer - 1 ? own.head - 1 : 0) : chosenHead };
-  }
   const chosen = () => state.values.chosen.map(Number);
   const guesses = () => found?.predicts === "hidden";
   const ask = live(body, async (signal) => {
-    const { model, text, layer: l, head: a } = state.values;
+    const { model, text } = state.values;
     if (text.trim() === "" || !readsText()) return null;
     const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
     try {
-      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), ...opened(l, a) }, signal);
+      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), ...openedHead(shows(), state.values) }, signal);
     } catch (error) {
       if (stop() || !(error instanceof StudioError) || error.away) throw error;
       return null; // the whole model is drawn without a sentence, too; the next stop says what is wrong

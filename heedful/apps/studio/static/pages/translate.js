@@ -185,7 +185,8 @@ function translated(found, rank, state, limits) {
   });
   const parts = chosen.target.filter((part) => part.word !== null);
   const low = parts.filter(unlikely);
-  const first = parts.find((part) => PRONOUN.test(part.text)) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
+  const bare = (part) => part.text.replace(/\p{P}+$/u, "") || part.text;
+  const first = parts.find((part) => PRONOUN.test(bare(part))) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
   return h("div", {},
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), ` is in doubt: a good translation passes if ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
@@ -193,9 +194,9 @@ function translated(found, rank, state, limits) {
     h("div", { class: "columns pair" },
       h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),
       h("div", {}, h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")),
-        low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${part.text} ${number(probable.get(part.word), 2)}`), ".") : null)),
+        low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${bare(part)} ${number(probable.get(part.word), 2)}`), ".") : null)),
     first ? h("p", { class: "row" }, h("span", { class: "note" }, "Click a word for others in its place."),
-      button(`Why “${first.text}” and no other word?`, () => choose(first.word), { quiet: true })) : null,
+      button(`Why “${bare(first)}” and no other word?`, () => choose(first.word), { quiet: true })) : null,
     limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
 }
 
@@ -204,7 +205,7 @@ function details(found, rank, state) {
   const chosen = found.translations[rank];
   const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const parts = h("div", {},
-    picture.element,
+    h("div", { class: "columns" }, picture.element),
     facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"],
       ["tokens", number(chosen.tokens), "tokens"], ["finished", chosen.finished ? "yes" : "cut at the longest length", "finished"]]),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
