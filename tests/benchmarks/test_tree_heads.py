@@ -116,6 +116,24 @@ def test_the_strongest_other_word_is_right(program: Any, sentence: Any) -> None:
                 assert not subject.heads[layer, head]
 
 
+def test_the_word_itself_is_left_out(
+    program: Any, sentence: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "english-masked" not in models_at_hand():
+        pytest.skip("english-masked is not at hand")
+
+    def between(_: np.ndarray, rows: list[list[int]], columns: list[list[int]]) -> np.ndarray:
+        assert len(rows) == len(columns) == 12  # "didn't" is one unit
+        weights = np.eye(12)[None, None]  # each word looks at itself most
+        weights[0, 0, 2, 8] = 0.5  # and "man" at "see"
+        return weights
+
+    monkeypatch.setattr(program, "between_words", between)
+    found = program.pairs_found(inspect.load("english-masked"), "encoder", [sentence])
+    assert found["subject → verb"][0].heads.tolist() == [[True]]
+    assert found["object → verb"][0].heads.tolist() == [[False]]
+
+
 def test_a_model_that_reads_on_is_asked_for_earlier_words(program: Any) -> None:
     pairs = {2: {0, 3}, 1: {3}}
     assert program._of_units(pairs, [0, 1, 2, 3], backwards=True) == [(2, [0])]
