@@ -145,7 +145,7 @@ function stackOf(view, decoder, { left, width }) {
     rise += box.height;
   }
   // Between the names and the sizes; the words below stand further apart.
-  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : Math.max(172, width * 0.53)) + i * (narrow ? 26 : Math.min(36, width * 0.077)));
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : Math.max(178, width * 0.53)) + i * (narrow ? 26 : Math.min(36, width * 0.062)));
   const feet = narrow ? lanes : lanes.map((x, i) => x + (i - 1) * Math.max(0, WORD - lanes[1] + lanes[0]));
   const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
   stack.draw = (svg) => drawStack(svg, stack);
