@@ -104,7 +104,33 @@ def test_the_nearest_published_model_is_named(visit: Any) -> None:
     assert "transformer-big" in page.locator(".facts").inner_text()
     row = page.locator(".sizes .near")
     assert "transformer-big (nearest)" in row.inner_text()
-    assert "0.214 B" in row.inner_text()
+    assert "214 M" in row.inner_text()
+
+
+def test_what_is_built_so_far_is_counted(visit: Any) -> None:
+    visit.open("builder?parts=0")
+    assert visit.fact("so-far") == "0 of 63.1 M"
+    visit.open("builder?parts=7")  # 6 blocks of the encoder and the table
+    assert visit.fact("so-far") == "37.9 M of 63.1 M"
+    page = visit.open("builder?parts=13")
+    assert visit.fact("so-far") == "63.1 M of 63.1 M"
+    assert page.get_by_label("Begin with").input_value() == "transformer-base"
+
+
+def test_no_line_of_the_assembly_crosses_its_words(visit: Any) -> None:
+    page = visit.open("builder")
+    crossed = page.evaluate(
+        """() => {
+          const box = (each) => each.getBoundingClientRect();
+          const lanes = [...document.querySelectorAll(".asm-lane")].map(box);
+          const words = ".asm-box .name, .asm-box .size, .asm-box .detail";
+          return [...document.querySelectorAll(words)].filter((each) => lanes.some((lane) => {
+            const [own, x] = [box(each), (lane.left + lane.right) / 2];
+            return own.left < x && x < own.right;
+          })).map((each) => each.textContent);
+        }"""
+    )
+    assert crossed == []
 
 
 def test_nothing_moves_where_motion_is_not_wanted(visit: Any, browser: Any) -> None:

@@ -6,6 +6,7 @@ import { mixerOf, mixerTitle } from "../parts.js";
 import { redrawn, series } from "./colours.js";
 
 const ROW = { height: 32, gap: 9 };
+const WORD = 44; // pixels from word to word
 const SPEED = 95; // pixels a second
 const PAUSE = 0.9; // seconds between two waves
 const SENTENCE = ["I", "love", "cats"];
@@ -27,7 +28,7 @@ function boxes(view, decoder) {
   if (values.positions === "none") gone(`${prefix}positions`, "no positions", false);
   else if (["sinusoidal", "learned"].includes(values.positions)) {
     add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [values.tokens, values.width] });
-  } else add(`${prefix}positions`, { name: `Positions in attention: ${values.positions.replace("_", " ")}`, thin: true });
+  } else add(`${prefix}positions`, { name: `Positions: ${values.positions.replace("_", " ")}`, thin: true });
   const sublayer = (key, box) => {
     const sum = `${key}_sum`;
     const begin = found.length;
@@ -88,6 +89,13 @@ function noted({ states }, masked) {
   return { note: masked && states?.decoder !== undefined ? `state ${engineering(states.decoder, "B")}` : "" };
 }
 
+/** The parameters of what is drawn, in all blocks; a table that two boxes share counts once. */
+export function drawnParameters(view) {
+  const stack = (decoder) => boxes(view, decoder).filter((box) => box.key !== "d_embedding" || view.values.share_embeddings !== "all")
+    .reduce((all, box) => all + (box.count ?? 0) * (box.block && view.there.has(decoder ? "d_repeat" : "repeat") ? view.layers[decoder ? "decoder" : "encoder"] : 1), 0);
+  return stack(false) + (view.values.task === "translation" ? stack(true) : 0) + (view.there.has("output") ? view.counts.output : 0);
+}
+
 /**
  * Draw the model.
  * @param view {values, there: set of parts, next: {name, decoder} or null, counts: parameters by part,
@@ -136,8 +144,10 @@ function stackOf(view, decoder, { left, width }) {
     box.height = box.next ? 26 : box.thin || box.gone ? 21 : ROW.height;
     rise += box.height;
   }
-  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : width * 0.575) + i * (narrow ? 26 : Math.min(36, width * 0.09)));
-  const stack = { decoder, list, left, width, narrow, lanes, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
+  // Between the names and the sizes; the words below stand further apart.
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : Math.max(178, width * 0.53)) + i * (narrow ? 26 : Math.min(36, width * 0.062)));
+  const feet = narrow ? lanes : lanes.map((x, i) => x + (i - 1) * Math.max(0, WORD - lanes[1] + lanes[0]));
+  const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -150,20 +160,20 @@ function place(stack, height) {
 }
 
 function drawStack(svg, stack) {
-  const { list, left, width, lanes, bottom, narrow } = stack;
+  const { list, left, width, lanes, feet, bottom, narrow } = stack;
   const end = list.at(-1)?.next ? stack.top + list.at(-1).height + 2 : stack.top - 10;
   lanes.forEach((x, i) => svg.append(
-    s("text", { class: `asm-word${narrow ? " small" : ""}`, x, y: bottom + 22 }, stack.words[i]),
-    s("path", { class: "asm-lane", d: `M${x} ${bottom + 6}V${end}` })));
+    s("text", { class: `asm-word${narrow ? " small" : ""}`, x: feet[i], y: bottom + 22 }, stack.words[i]),
+    s("path", { class: "asm-lane", d: `M${feet[i]} ${bottom + 6}L${x} ${bottom - 6}V${end}` })));
   svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "so far" : "text") : stack.decoder ? "written so far" : "text"));
   frame(svg, stack);
-  const ways = lanes.map((x, i) => ({ stack, colour: i, points: [[x, bottom + 6], [x, end]] }));
+  const ways = lanes.map((x, i) => ({ stack, colour: i, points: [[feet[i], bottom + 6], [x, bottom - 6], [x, end]] }));
   for (const box of list) {
     svg.append(drawBox(box, stack));
     ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
   }
   if (stack.last && list.at(-1)?.key === "softmax") {
-    svg.append(s("text", { class: "asm-word next", x: lanes[2], y: stack.top - 15 }, stack.decoder ? NEXT : "next word"));
+    svg.append(s("text", { class: "asm-word next", x: Math.min(lanes[2], left + width - 24), y: stack.top - 15 }, stack.decoder ? NEXT : "next word"));
   }
   return ways;
 }
@@ -184,11 +194,14 @@ function drawBox(box, { left, width, narrow }) {
   const middle = box.y + box.height / 2 + 4;
   const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.next ? " next" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
-  const room = narrow ? Math.floor((width - 100) / 6) : 40;
-  const name = narrow ? box.name.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : box.name;
-  group.append(s("text", { class: "name", x: x + 8, y: middle }, name.length > room ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
+  const room = narrow ? Math.floor((width - 100) / 6) : 25;
+  const [title, ...rest] = narrow || box.thin || box.gone ? [box.name] : box.name.split(", ");
+  const detail = rest.join(", ");
+  const name = narrow ? box.name.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
+  if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
+  group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone && !box.next) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
-    const size = box.count === undefined ? "" : box.shared ? "shared" : box.count ? engineering(box.count) : "no parameters";
+    const size = box.count === undefined ? "" : box.shared ? "shared" : engineering(box.count);
     const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
     const two = size && shape && !box.thin;
     group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));

@@ -2,7 +2,7 @@ import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, check, choice, copyable, panel, slider } from "../controls.js";
 import { engineering, figure, h, number, section, table } from "../dom.js";
-import { assemblyPicture } from "../draw/assembly.js";
+import { assemblyPicture, drawnParameters } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
 import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
@@ -99,7 +99,7 @@ export async function mount({ root, side, state }) {
   const total = h("div", {});
   const breaks = h("div", {});
   const runs = figure("The small translator with and without it");
-  const beside = figure("Compared with published models");
+  const beside = figure("Compared with published models", "Bars are logarithmic: each step of the same length multiplies.");
   const mixing = h("div", {});
   const lengths = { operations: figure("Operations by length"), state: figure("What is remembered, by length") };
   const components = h("div", {});
@@ -129,7 +129,16 @@ export async function mount({ root, side, state }) {
 
   function drawPicture() {
     const { values } = state;
-    assemblyPicture(picture, { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), moving: values.flow });
+    const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), moving: values.flow };
+    assemblyPicture(picture, view);
+    const near = nearest(presets, found.total);
+    total.replaceChildren(facts([
+      ...(view.next ? [["parameters so far", `${engineering(drawnParameters(view))} of ${engineering(found.total)}`, "so-far"]] : []),
+      ["parameters of the whole model", number(found.total), "total"], ["in short", size(found.total), "short"],
+      [`nearest published: ${near.name}`, engineering(near.parameters), "nearest"],
+      ...Object.entries(found.operations).slice(0, 1).map(([name, value]) => [`operations for ${name}`, engineering(value), "learning"]),
+      ...Object.entries(found.memory).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
+    ]));
   }
 
   function drawSteps() {
@@ -168,17 +177,10 @@ export async function mount({ root, side, state }) {
   const ask = live(body, async (signal) => [await call("builder", "build", asked(state.values), signal), recorded ?? await call("without", "recorded", {}, signal)], ([built, runsOf]) => {
     found = built;
     recorded = runsOf;
-    const near = nearest(presets, found.total);
-    total.replaceChildren(facts([
-      ["parameters of the whole model", number(found.total), "total"], ["in millions", `${number(found.total / 1e6, 3)} M`, "short"], ["in billions", `${number(found.total / 1e9, 3)} B`, "billions"],
-      [`nearest published: ${near.name}`, engineering(near.parameters), "nearest"],
-      ...Object.entries(found.operations).slice(0, 1).map(([name, value]) => [`operations for ${name}`, engineering(value), "learning"]),
-      ...Object.entries(found.memory).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
-    ]));
     drawPicture();
     drawBreaks();
     drawMixers(mixing, lengths, found, state.values);
-    compared(beside.host, presets, found.total, near);
+    compared(beside.host, presets, found.total, nearest(presets, found.total));
     components.replaceChildren(table("Parameters by component", ["part", "component", "each", "times", "in all"], found.rows.map((row) =>
         [row.part, row.component + (row.note ? ` (${row.note})` : ""), number(row.each), row.count, number(row.total)])));
     tables.replaceChildren(...[
@@ -191,8 +193,11 @@ export async function mount({ root, side, state }) {
 
   let known = state.values.num_heads;
   const onlyView = new Set(["parts", "flow", "seed"]);
+  const chosen = (values) => JSON.stringify(Object.entries(values).filter(([name]) => !onlyView.has(name)).sort());
+  let begun = { name: "transformer-base", values: chosen(defaults()) };
   const arrange = (values) => {
     const { task, family, num_experts } = values;
+    start.value = chosen(values) === begun.values ? begun.name : "";
     const blocks = family === "blocks";
     const writes = task !== "masked_lm";
     const used = [writes ? mixerOf(values, true) : "", task === "causal_lm" ? "" : mixerOf(values, false)];
@@ -227,7 +232,9 @@ export async function mount({ root, side, state }) {
     const preset = await call("builder", "preset", { name: start.value });
     const { parts, flow, seed } = state.values;
     const fresh = { ...defaults(), parts, flow, seed, ...fromModel(preset.model), vocabulary: preset.vocabulary };
-    state.set(Object.fromEntries(Object.entries(fresh).filter(([name]) => name in state.values)), { step: true });
+    const taken = Object.fromEntries(Object.entries(fresh).filter(([name]) => name in state.values));
+    begun = { name: preset.name, values: chosen({ ...state.values, ...taken }) };
+    state.set(taken, { step: true });
   });
   arrange(state.values);
   drawSteps();
@@ -365,6 +372,9 @@ function smallName(parts) {
   return without || "with all parts";
 }
 
+/** A number of parameters, in millions or in billions. */
+const size = (count) => (count < 1e9 ? `${number(count / 1e6, 3)} M` : `${number(count / 1e9, 3)} B`);
+
 const apart = (a, b) => Math.abs(Math.log(a / b));
 const nearest = (presets, total) => presets.reduce((best, each) => (apart(each.parameters, total) < apart(best.parameters, total) ? each : best));
 
@@ -377,7 +387,7 @@ function compared(host, presets, total, near) {
       const bar = h("span", { class: "length" });
       bar.style.width = `${Math.max(1, (100 * (Math.log10(row.parameters) - low)) / (high - low))}%`;
       return h("li", { class: row.own ? "own" : row === near ? "near" : null }, h("span", { class: "who" }, row === near ? `${row.name} (nearest)` : row.name), h("span", { class: "track" }, bar),
-        h("span", { class: "count" }, `${number(row.parameters / 1e6, 3)} M`), h("span", { class: "count" }, `${number(row.parameters / 1e9, 3)} B`));
+        h("span", { class: "count" }, size(row.parameters)));
     })));
   });
 }
