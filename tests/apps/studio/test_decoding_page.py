@@ -156,9 +156,10 @@ def test_the_page_opens_on_a_triangle(
     page = at.open(f"decoding?model={model}&text={text}")
     at.until("document.querySelector('[data-fact=written]')?.innerText === '4'")
     assert "chosen" not in at.address()
-    assert page.locator("#written").inner_text().strip() == next_token(
-        subject, text, best
-    ).text.strip()
+    assert (
+        page.locator("#written").inner_text().strip()
+        == next_token(subject, text, best).text.strip()
+    )
     page.get_by_role("button", name="Back one").click()
     at.until(f"location.search.includes('{'&'.join(f'chosen={id}' for id in best[:3])}')")
 
@@ -177,7 +178,9 @@ def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
 
 
 def test_sampling(at: Any, language_model: Path) -> None:
-    page = at.open(f"decoding?model=letters&text={PROMPT}&chosen=&temperature=0.7&k=9&p=0.8&least=0.02")
+    page = at.open(
+        f"decoding?model=letters&text={PROMPT}&chosen=&temperature=0.7&k=9&p=0.8&least=0.02"
+    )
     subject = inspect.load(language_model)
     known = next_token(subject, PROMPT)
     settings = SearchSettings(

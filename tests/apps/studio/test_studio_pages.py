@@ -126,7 +126,7 @@ def test_masks(visit: Any) -> None:
     places = [(0, 0), (0, 5), (7, 1), (7, 5), (7, 4), (15, 13), (13, 15)]
     colours = picture.evaluate(
         """(canvas, places) => {
-          const left = 32 + 7 * 7;  // the longest of the words beside the rows has seven letters
+          const left = 32 + 7 * 7;  // seven letters of the longest word
           const cell = (canvas.width / devicePixelRatio - 2 - left) / 16;
           const {width, height} = canvas;
           const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
