@@ -1,4 +1,4 @@
-"""Errors that a user can correct, with the problem, its place and a remedy.
+"""Errors that a user can correct, with the problem, its place and a remedy; and warnings.
 
 Every mistake of a user raises a `UserError`; the command line prints it as one paragraph without a
 traceback and exits with its `exit_status`. A broken invariant of Heedful is an `assert`.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
@@ -115,3 +117,21 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text; the name of its class if the text is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """Print warnings of Heedful as a sentence, and others as Python does.
+
+    Args:
+        message, category, filename, lineno, file, line: arguments of `warnings.showwarning`.
+    """
+    own = category.__module__.startswith("heedful.")
+    text = f"{message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
+    sys.stderr.write(text)

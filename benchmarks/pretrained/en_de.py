@@ -7,13 +7,15 @@ the validation and test parts, on either side, is trained on. A first model lear
 translations (en_de.toml). It translates the sources it was trained on, and a second begins where it
 ended and learns from people's translations and from its own (en_de_second.toml; Kim and Rush 2016,
 with the student as its own teacher). A third learns, besides, from sentences of a grammar
-(grammar_sentences.py) in which one word decides another (en_de_third.toml), and a fourth and a
-fifth do so once more. The test part is translated by the last as it is stored, and scored against
-the first and against all translations that a sentence has there; the grammar's tests are scored by
-the words that they want.
+(grammar_sentences.py) in which one word decides another (en_de_third.toml), and three more do so
+again, the last of them for longer. On this sixth model the grammar's held-out words and its
+held-out pattern are measured. The seventh learns from sentences of all words and patterns, and is
+the one that is stored: it translates the test part, scored against the first and against all
+translations that a sentence has there, and the grammar's tests, none of which it was trained on.
 
-Runs that were stopped go on with --resume. --first, --second and --fourth take a model in the place
-of that run and those before it, and --finish publishes the fifth run as it is.
+Runs that were stopped go on with --resume. --first, --second and --sixth take a model in the place
+of that run and those before it, and --finish publishes the seventh run as it is. tree_heads.py then
+writes what heads do into the card.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +34,9 @@ sys.path.insert(0, str(HERE.parent))
 import grammar_sentences  # noqa: E402 (scripts of these folders)
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
 from noted_head import noted_head  # noqa: E402
-from publish import store, write_card  # noqa: E402
+from publish import minutes_of, store, write_card  # noqa: E402
 from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
 
-from heedful.config import read_toml  # noqa: E402
-from heedful.pretrained.catalogue import CARD_FILE, Card  # noqa: E402
 from heedful.text.tokenizer_pair import WRITING_FILE  # noqa: E402
 
 SENTENCES = (
@@ -50,30 +51,42 @@ SENTENCES = (
 """The sentences of the documents that the studio's course follows."""
 
 TESTS = {
-    "known": "new combinations of known words",
-    "unseen": "with words that its training sentences never have",
-    "pattern": "of a pattern that was not trained on",
+    "known": "which it was not trained on",
+    "unseen": "which it was not trained on, with words of its last training alone",
+    "pattern": "which it was not trained on, of a pattern of its last training alone",
 }
-"""Files of the grammar's tests."""
+"""Files of the grammar's tests, as the stored model translates them."""
+
+HELD_OUT = {
+    "unseen": "with words that no training had from the grammar, by the model before the last",
+    "pattern": "of a pattern that was not trained on, by the model before the last",
+}
+"""The same files, as the model before the last training translates them."""
 
 TAUGHT = 60_000
 """Pairs whose sources the second model translates for the third."""
+
+LONGER = "2000"
+"""Updates of the sixth training."""
 
 MEASURED_ON = 60
 """Held-out sentences in the card, on which heads are named."""
 
 
 def main() -> None:
-    """Train five times, store, translate the tests, write the card."""
+    """Train seven times, store, translate the tests, write the card."""
     arguments = _parse()
     run = arguments.run or Path("runs") / "pretrained-en-de"
     run.parent.mkdir(parents=True, exist_ok=True)
     parts = split_pairs(arguments.data / "tatoeba" / "en-de.tsv.gz")
     made = grammar_sentences.parts()
+    seen = {line.split("\t")[0] for file in arguments.seen for line in _lines(file)}
+    for part in TESTS:
+        made[part] = [line for line in made[part] if line.split("\t")[0] not in seen]
     first = arguments.first or run.with_name(f"{run.name}-first")
     second = arguments.second or run.with_name(f"{run.name}-second")
-    third = run.with_name(f"{run.name}-third")
-    fourth = arguments.fourth or run.with_name(f"{run.name}-fourth")
+    third, fourth, fifth = (run.with_name(f"{run.name}-{n}") for n in ("third", "fourth", "fifth"))
+    sixth = arguments.sixth or run.with_name(f"{run.name}-sixth")
     if not arguments.finish:
         people, valid = run.with_suffix(".train.tsv"), run.with_suffix(".valid.tsv")
         write_pairs(people, parts["train"])
@@ -83,21 +96,27 @@ def main() -> None:
                 _train(first, "en_de.toml", [people], valid, arguments)
             files = [people, _teacher(first, parts["train"], run.with_suffix(".first.tsv"))]
             _train(second, "en_de_second.toml", files, valid, arguments, first)
-        grammar = run.with_suffix(".grammar.tsv")
-        grammar.write_text("".join(f"{line}\n" for line in made["train"]), encoding="utf-8")
         some = random.Random(2).sample(parts["train"], TAUGHT)
-        files = [people, _teacher(second, some, run.with_suffix(".second.tsv")), grammar]
-        if arguments.fourth is None:
-            _train(third, "en_de_third.toml", files, valid, arguments, second)
-            _train(fourth, "en_de_third.toml", files, valid, arguments, third)
-        _train(run, "en_de_third.toml", files, valid, arguments, fourth)
+        files = [people, _teacher(second, some, run.with_suffix(".second.tsv"))]
+        again = "en_de_third.toml"
+        if arguments.sixth is None:
+            grammar = _write(run.with_suffix(".grammar.tsv"), made["train"])
+            for place, init in ((third, second), (fourth, third), (fifth, fourth)):
+                _train(place, again, [*files, grammar], valid, arguments, init)
+            longer = ("--max-steps", LONGER)
+            _train(sixth, again, [*files, grammar], valid, arguments, fifth, longer)
+        grammar = _write(run.with_suffix(".grammar-all.tsv"), made["all"])
+        _train(run, again, [*files, grammar], valid, arguments, sixth)
     # A model that is given stands for the runs before it.
-    runs = [first, second, third, fourth, run]
-    minutes = sum(map(_minutes, runs[3 if arguments.fourth else 1 if arguments.second else 0 :]))
+    runs = [first, second, third, fourth, fifth, sixth, run]
+    minutes = sum(map(minutes_of, runs[5 if arguments.sixth else 1 if arguments.second else 0 :]))
     place = store(run, "en-de")
+    tests = {part: _tests(run, part, made[part]) for part in TESTS}
     test = _evaluate(place, parts["test"], run)
-    by_pattern, tests = _by_pattern(place, made, run)
-    test += by_pattern
+    for part, what in TESTS.items():
+        test += _by_pattern(place, tests[part], what, run)
+    for part, what in HELD_OUT.items():
+        test += _by_pattern(sixth, tests[part], what, run)
     held_out = [source for source, _ in one_reference_each(parts["valid"])]
     card = {
         "title": "English to German, everyday sentences",
@@ -105,7 +124,7 @@ def main() -> None:
         "task": "translation",
         "languages": ["en", "de"],
         "data": f"Tatoeba (2018), {len(parts['train']):,} sentence pairs, and their sources with "
-        f"the translations of a first model; {len(made['train']):,} sentences of a grammar, in "
+        f"the translations of a first model; {len(made['all']):,} sentences of a grammar, in "
         "which one word decides another",
         "licence": "CC BY 2.0 FR",
         "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki",
@@ -119,7 +138,7 @@ def main() -> None:
             "it, what it learned from the grammar's words holds for those words: a noun that it "
             "rarely saw may get a wrong gender and a wrong pronoun (see the scores).",
         ],
-        "noted_head": noted_head(place, tests),
+        "noted_head": noted_head(place, tests["known"]),
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }
@@ -135,17 +154,20 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--first", type=Path, help="a model in the place of the first run")
     parser.add_argument("--second", type=Path, help="a model in the place of the second run")
-    parser.add_argument("--fourth", type=Path, help="a model in the place of the fourth run")
+    parser.add_argument("--sixth", type=Path, help="a model in the place of the sixth run")
+    parser.add_argument(
+        "--seen",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="sentences that the tests omit, as those models had them from an earlier grammar",
+    )
     parser.add_argument("--finish", action="store_true", help="publish a run as it is")
     return parse(parser)
 
 
-def _minutes(model: Path) -> float:
-    """Minutes that a training took: by the run's own figures, or by the card of a model."""
-    if (model / CARD_FILE).exists():
-        return Card.parse(read_toml(model / CARD_FILE), where=str(model)).minutes
-    lines = (model / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return max(float(json.loads(line).get("seconds", 0)) for line in lines) / 60
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines()
 
 
 def _train(
@@ -155,8 +177,9 @@ def _train(
     valid: Path,
     arguments: argparse.Namespace,
     init: Path | None = None,
+    more: Sequence[str] = (),
 ) -> None:
-    words = ["train", str(run)]
+    words = ["train", str(run), *more]
     if (run / "config.toml").exists() and arguments.resume:
         words.append("--resume")
     else:
@@ -217,38 +240,36 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
     return scores
 
 
-def _by_pattern(
-    place: Path, made: dict[str, list[str]], run: Path
-) -> tuple[list[dict[str, Any]], list[grammar_sentences.Test]]:
-    """Share of the grammar's test sentences whose translation has the words that are wanted.
+def _write(file: Path, lines: Iterable[str]) -> Path:
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return file
 
-    Returns:
-        Scores, and the tests with new combinations of known words.
-    """
-    scores, known = [], []
-    for part, what in TESTS.items():
-        file = run.with_suffix(f".{part}.tsv")
-        file.write_text("".join(f"{line}\n" for line in made[part]), encoding="utf-8")
-        items = list(grammar_sentences.read_tests(file))
-        known += items if part == "known" else []
-        sources = run.with_suffix(f".{part}.en")
-        sources.write_text("".join(f"{source}\n" for source, *_ in items), encoding="utf-8")
-        words = ["translate", str(place), "-i", str(sources), "--beam", "5", "--split", "lines"]
-        said = heedful(words).splitlines()  # two sentences of a line are one test
-        right: dict[str, list[bool]] = {}
-        for translation, (_, target, wanted, pattern) in zip(said, items, strict=True):
-            fine = all(grammar_sentences.has(translation, each) for each in wanted or (target,))
-            right.setdefault(pattern, []).append(fine)
-        for pattern, found in right.items():
-            scores.append(
-                {
-                    "metric": f"right: {pattern}",
-                    "data": f"{len(found)} sentences of the grammar, {what}",
-                    "value": round(sum(found) / len(found), 3),
-                    "note": "Beam 5; the words that the sentence is about must be there",
-                }
-            )
-    return scores, known
+
+def _tests(run: Path, part: str, lines: list[str]) -> list[grammar_sentences.Test]:
+    """Return the tests of a part, which are written beside the run."""
+    return list(grammar_sentences.read_tests(_write(run.with_suffix(f".{part}.tsv"), lines)))
+
+
+def _by_pattern(
+    model: Path, tests: list[grammar_sentences.Test], what: str, run: Path
+) -> list[dict[str, Any]]:
+    """Share of the tests whose translation has the words that are wanted, by pattern."""
+    sources = _write(run.with_suffix(".tests.en"), [source for source, *_ in tests])
+    words = ["translate", str(model), "-i", str(sources), "--beam", "5", "--split", "lines"]
+    said = heedful(words).splitlines()  # two sentences of a line are one test
+    right: dict[str, list[bool]] = {}
+    for translation, (_, target, wanted, pattern) in zip(said, tests, strict=True):
+        fine = all(grammar_sentences.has(translation, each) for each in wanted or (target,))
+        right.setdefault(pattern, []).append(fine)
+    return [
+        {
+            "metric": f"right: {pattern}",
+            "data": f"{len(found)} sentences of the grammar, {what}",
+            "value": round(sum(found) / len(found), 3),
+            "note": "Beam 5; the words that the sentence is about must be there",
+        }
+        for pattern, found in right.items()
+    ]
 
 
 if __name__ == "__main__":

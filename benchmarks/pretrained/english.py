@@ -3,11 +3,13 @@
     python benchmarks/pretrained/english.py causal --data DIR
     python benchmarks/pretrained/english.py masked --data DIR
 
-DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, wikitext2/train.txt.gz and the other two files, and
-for the causal model python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the
-validation and test parts is trained on. The test part is measured once, on the model as it is
-stored. The settings stand in english.toml and english_masked.toml. A run that was stopped goes on
-with --resume, and --finish publishes what it has.
+DIR holds tatoeba/en-de.tsv.gz and en-fr.tsv.gz, wikitext2/train.txt.gz and the other two files,
+python_docs and tinyshakespeare (or set HEEDFUL_DATA). No sentence of the validation and test parts
+is trained on. The test part is measured once, on the model as it is stored. The settings stand in
+english.toml and english_masked.toml; the masked model learns from sentences first, and in two
+further trainings from documents too (english_masked_second.toml). A run that was stopped goes on
+with --resume, --first and --second take a model in the place of a masked run and those before it,
+and --finish publishes what a run has. tree_heads.py then writes what heads do into the card.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ import math
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import grammar_sentences  # noqa: E402
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
 from english_documents import (  # noqa: E402
     WAYS,
@@ -36,15 +39,29 @@ from english_documents import (  # noqa: E402
     sentences_of,
     task,
 )
-from publish import store, write_card  # noqa: E402
+from publish import minutes_of, store, write_card  # noqa: E402
 from tatoeba import english_lines  # noqa: E402
 
 from heedful.apps.evaluation.text_likelihood import text_likelihood  # noqa: E402
 
+SHORT = "sentences of Tatoeba and WikiText-2"
+ARTICLES = "articles of WikiText-2"
 PARTS = ("train", "valid", "test")
 PAIRS = ("en-de", "en-fr")
 SHOTS = (0, 1, 2, 4, 8)
 QUESTIONS = 200
+POSITIONS = 513
+"""Learned positions of the masked model: 512 tokens and [CLS]."""
+
+FREQUENT = 40
+"""Tokens that most sentences of the first training have, whose positions are well learned."""
+
+FROM_GRAMMAR = 20_000
+"""Sentences of the grammar that the masked model learns from."""
+
+AROUND = 28
+"""Words around a gap, beside the whole document."""
+
 LONGEST = 30
 """Words of a sentence of WikiText-2 that is used: longer ones rarely fit a row."""
 
@@ -77,30 +94,37 @@ def main() -> None:
     run = arguments.run or Path("runs") / f"pretrained-{name}"
     run.parent.mkdir(parents=True, exist_ok=True)
     texts = english_lines([arguments.data / "tatoeba" / f"{p}.tsv.gz" for p in PAIRS])
+    documents = english_documents(arguments.data, texts)
     if masked:
         for part in PARTS:
-            texts[part] += wikitext_sentences(arguments.data / "wikitext2" / f"{part}.txt.gz")
-        documents = {part: {"sentences": lines} for part, lines in texts.items()}
+            path = arguments.data / "wikitext2" / f"{part}.txt.gz"
+            texts[part] = [*texts[part], *wikitext_sentences(path)]
+            del documents[part]["few-shot tasks"], documents[part]["sentences of Tatoeba"]
+            documents[part][SHORT] = texts[part]
+        documents["train"]["sentences of a grammar"] = _grammar_sentences()
+    if masked:
+        runs = _train_masked(run, texts, documents, arguments)
     else:
-        documents = english_documents(arguments.data, texts)
-    if not arguments.finish:
-        _train(run, documents, arguments)
+        runs = [run]
+        _train(run, documents, "english.toml", arguments)
     place = store(run, name)
     if masked:
-        scores = _masked_scores(place, texts["test"])
+        scores = [
+            score
+            for kind in (SHORT, ARTICLES)
+            for score in _masked_scores(place, documents["test"][kind], kind)
+        ]
     else:
         scores = _causal_scores(place, documents["test"])
         scores += _few_shot_scores(place, frequent_words(texts["train"]))
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    seconds = max(json.loads(line).get("seconds", 0) for line in lines)
     card = {
-        **(_masked_facts(texts) if masked else _causal_facts(documents["train"])),
+        **(_masked_facts if masked else _causal_facts)(documents["train"]),
         "languages": ["en"],
         "command": f"python benchmarks/pretrained/english.py {arguments.kind} --data DIR",
         "scores": scores,
         "sentences": random.Random(1).sample(texts["valid"], MEASURED_ON),
     }
-    write_card(place, card, minutes=seconds / 60)
+    write_card(place, card, minutes=sum(map(minutes_of, runs)))
     print(json.dumps({"model": name, "scores": scores}, ensure_ascii=False))
 
 
@@ -123,23 +147,92 @@ def wikitext_sentences(path: Path) -> Iterator[str]:
 def _parse() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("kind", choices=("causal", "masked"))
+    parser.add_argument("--first", type=Path, help="a model in the place of the masked one's first")
+    parser.add_argument("--second", type=Path, help="a model in the place of its second")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--finish", action="store_true", help="publish a run as it is")
     return parse(parser)
 
 
-def _train(run: Path, documents: dict[str, Documents], arguments: argparse.Namespace) -> None:
+def _grammar_sentences() -> list[str]:
+    """Return English sentences of the grammar, a part of which are about two kinds of bank."""
+    sources = (line.split("\t")[0] for line in grammar_sentences.parts()["train"])
+    return random.Random(3).sample(list(dict.fromkeys(sources)), FROM_GRAMMAR)
+
+
+def _lengthened(first: Path, place: Path) -> None:
+    """Write a model with more positions, which begin as copies of those that it has.
+
+    A model that learns 512 positions from nothing does not leave the frequencies of words in the
+    time at hand; with copies of the table every place knows its neighbours from the start (as
+    Beltagy and others 2020 do for Longformer).
+
+    Args:
+        first: directory of the model of sentences, or of its run.
+        place: directory to write.
+    """
+    import torch
+
+    from heedful.models.build import build_model
+    from heedful.models.checkpoint import load_model, save_model
+    from heedful.models.model_directory import find_model_directory
+    from heedful.models.model_spec import parse_spec
+
+    model, tokenizers = load_model(find_model_directory(first))
+    plain = model.spec.plain()
+    plain["embedding"]["positions"]["max_length"] = POSITIONS
+    weights = model.state_dict()
+    table = weights["input.positions.weight"]
+    # The first position is that of [CLS] alone.
+    rows = [0, *(1 + row % FREQUENT for row in range(POSITIONS - 1))]
+    weights["input.positions.weight"] = table[torch.tensor(rows)]
+    longer = build_model(parse_spec(plain, where=str(place)))
+    longer.load_state_dict(weights)
+    save_model(longer, tokenizers, place)
+
+
+def _train_masked(
+    run: Path,
+    texts: dict[str, list[str]],
+    documents: dict[str, Documents],
+    arguments: argparse.Namespace,
+) -> list[Path]:
+    """Train on sentences, then twice on documents too; the three runs, or models in their place."""
+    first = arguments.first or run.with_name(f"{run.name}-first")
+    second = arguments.second or run.with_name(f"{run.name}-second")
+    if arguments.second is None:
+        if arguments.first is None:
+            short = {part: {SHORT: lines} for part, lines in texts.items()}
+            _train(first, short, "english_masked.toml", arguments)
+        longer = run.with_name(f"{run.name}-longer")
+        if not longer.exists():
+            _lengthened(first, longer)
+        _train(second, documents, "english_masked_second.toml", arguments, longer)
+    _train(run, documents, "english_masked_second.toml", arguments, second, ("--seed", "2"))
+    return [first, second, run]
+
+
+def _train(
+    run: Path,
+    documents: dict[str, Documents],
+    settings: str,
+    arguments: argparse.Namespace,
+    init: Path | None = None,
+    more: Sequence[str] = (),
+) -> None:
+    if arguments.finish:
+        return
     files = {part: run.with_suffix(f".{part}.jsonl") for part in ("train", "valid")}
     for part, file in files.items():
         texts = [text for each in documents[part].values() for text in each]
         lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    words = ["train", str(run)]
+    words = ["train", str(run), *more]
     if arguments.resume and (run / "config.toml").exists():
         words.append("--resume")
     else:
-        settings = "english_masked.toml" if arguments.kind == "masked" else "english.toml"
         words += ["--config", str(HERE / settings)]
+        words += [] if init is None else ["--init", str(init)]
         words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
     heedful([*words, *arguments.extra])
 
@@ -197,28 +290,45 @@ def _few_shot_scores(place: Path, words: list[str]) -> list[dict[str, Any]]:
     return scores
 
 
-def _masked_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
-    """How often the stored model names a hidden word of the test part, first and among five."""
+def _masked_scores(place: Path, texts: list[str], data: str) -> list[dict[str, Any]]:
+    """How often the stored model names a hidden word of each text, first and among five."""
     import heedful as package
 
     encoder = package.load(place)
     tokenizer = encoder.tokenizer
     choose = random.Random(1)
-    texts, words = [], []
-    for sentence in sentences:
+    hidden, words = [], []
+    for text in texts:
         spans = [
             match
-            for match in re.finditer(r"(?<= )[A-Za-z]+(?=[ .,?!])", sentence)
+            for match in re.finditer(r"(?<= )[A-Za-z]+(?=[ .,?!])", text)
             if len(tokenizer.encode(match[0])) == 1
         ]
-        if spans:
+        if spans and len(tokenizer.encode(text)) < POSITIONS - 3:  # with [CLS] and [SEP]
             match = choose.choice(spans)
-            texts.append(f"{sentence[: match.start()]}[MASK]{sentence[match.end() :]}")
+            hidden.append(f"{text[: match.start()]}[MASK]{text[match.end() :]}")
             words.append(match[0])
+    whole = f"{len(words):,} held-out {data}, a word of each hidden"
+    scores = _gap_scores(encoder, hidden, words, whole)
+    if max(map(len, texts)) > 2 * max(map(len, map(_around, hidden))):
+        part = f"the same with the {AROUND} words around the gap alone"
+        scores += _gap_scores(encoder, list(map(_around, hidden)), words, part)
+    return scores
+
+
+def _around(text: str) -> str:
+    """Return the words around the gap of a text."""
+    words = text.split()
+    gap = next(number for number, word in enumerate(words) if "[MASK]" in word)
+    return " ".join(words[max(0, gap - AROUND // 2) : gap + AROUND // 2])
+
+
+def _gap_scores(
+    encoder: Any, texts: list[str], words: list[str], data: str
+) -> list[dict[str, Any]]:
     answers = [
         [each.token.strip("\u2581 ") for each in gaps[0]] for gaps in encoder.fill(texts, top=5)
     ]
-    data = f"{len(words):,} held-out sentences of Tatoeba and WikiText-2, a word of each hidden"
     scores = []
     for name, among in (("first answer right", 1), ("right among five", 5)):
         right = [word in answer[:among] for word, answer in zip(words, answers, strict=True)]
@@ -260,19 +370,21 @@ def _causal_facts(documents: Documents) -> dict[str, Any]:
     }
 
 
-def _masked_facts(texts: dict[str, list[str]]) -> dict[str, Any]:
+def _masked_facts(documents: Documents) -> dict[str, Any]:
+    counts = ", ".join(f"{len(texts):,} {kind}" for kind, texts in documents.items())
     return {
         "title": "English with gaps",
         "summary": "Says what may stand in the gaps of an English sentence",
         "task": "masked_lm",
-        "data": f"Tatoeba (2018 and 2019) and the sentences of WikiText-2 without an unknown word, "
-        f"{len(texts['train']):,} in all",
-        "licence": "CC BY 2.0 FR and CC BY-SA 3.0",
+        "data": f"{counts}; articles without sentences of unknown words",
+        "licence": "CC BY 2.0 FR, CC BY-SA 3.0 and PSF; Shakespeare is in the public domain",
         "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki, "
-        "and of Wikipedia, in the selection of Stephen Merity and others (WikiText-2)",
+        "of Wikipedia, in the selection of Stephen Merity and others (WikiText-2), and of Python's "
+        "documentation",
         "limits": [
             "A gap is one piece of its vocabulary, so a rare word never fills it.",
-            "It reads single sentences of up to thirty words.",
+            "It reads 512 tokens, about 380 words, and makes little of those that are far away: "
+            "see the scores with a whole document and with the words around a gap alone.",
             "What it says is likely in such texts, which is not the same as true.",
         ],
         "examples": [{"text": text, "about": about} for text, about in MASKED_EXAMPLES],

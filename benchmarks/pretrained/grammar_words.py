@@ -22,6 +22,9 @@ PRONOUNS = {
 }
 
 
+VOWELS = [*"aeiou" * 3, "ei", "au", "ie", "y", "oo"]
+
+
 @dataclass(frozen=True)
 class Noun:
     """A noun in both languages.
@@ -116,21 +119,26 @@ class Words:
         return name, gender
 
     def made_name(self) -> str:
-        """Return a name that nobody has, to be copied."""
-        parts = [
-            self.draw.choice("BDFGHKLMNPRSTVWZ").lower() + self.draw.choice("aeiou")
-            for _ in range(self.draw.randint(2, 3))
-        ]
-        return "".join(parts).capitalize() + self.draw.choice(["", "n", "r", "s", "l", "ck"])
+        """Return a name that hardly anybody has, to be copied."""
+        draw = self.draw
+        starts, middles, ends = (
+            self.table["names"][part] for part in ("starts", "middles", "ends")
+        )
+        name = draw.choice(starts) + draw.choice(VOWELS)
+        for _ in range(draw.randint(0, 2)):
+            name += draw.choice(middles) + draw.choice(VOWELS)
+        return name.capitalize() + draw.choice(ends)
 
 
-def vocabulary(draw: random.Random, *, tested: bool = False, held_out: bool = False) -> Words:
-    """Return the words of training, or those that it never has.
+def vocabulary(
+    draw: random.Random, *, tested: bool = False, held_out: bool | None = False
+) -> Words:
+    """Return the words of training, those that it never has, or all.
 
     Args:
         draw: source of random numbers.
         tested: flag that the sentences are for tests.
-        held_out: flag of the held-out words.
+        held_out: flag of the held-out words; None for all words.
     """
     table = tomllib.loads(WORDS.read_text(encoding="utf-8"))
     nouns = {
@@ -144,8 +152,10 @@ def vocabulary(draw: random.Random, *, tested: bool = False, held_out: bool = Fa
     return Words(draw, nouns, verbs, table, tested)
 
 
-def _part(words: list[Any], each: int, *, held_out: bool) -> list[Any]:
+def _part(words: list[Any], each: int, *, held_out: bool | None) -> list[Any]:
     """Return every `each`-th word, or the others; all where a class would have fewer than two."""
+    if held_out is None:
+        return words
     kept = [word for number, word in enumerate(words) if (number % each == each - 1) == held_out]
     return kept if len(kept) > 1 else words
 

@@ -67,6 +67,14 @@ def _without_paths(text: str) -> str:
     return re.sub(r'"/[^"]*/', '"DIR/', text)
 
 
+def minutes_of(model: Path) -> float:
+    """Return the minutes that a training took: by a run's own figures, or by a model's card."""
+    if (model / CARD_FILE).exists():
+        return Card.parse(read_toml(model / CARD_FILE), where=str(model)).minutes
+    lines = (model / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return max(float(json.loads(line).get("seconds", 0)) for line in lines) / 60
+
+
 def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None:
     """Write the card of a stored model.
 

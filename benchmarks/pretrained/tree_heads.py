@@ -16,6 +16,7 @@ The vectors of "bank" for water and for money are compared, too (bank_senses.py)
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from tables import markdown_table  # noqa: E402
 
 from heedful import inspect  # noqa: E402
 from heedful.apps.evaluation.bootstrap import Interval, ratio_interval  # noqa: E402
-from heedful.pretrained.catalogue import FOLDER  # noqa: E402
+from heedful.pretrained.catalogue import FOLDER, models_at_hand  # noqa: E402
 
 NAME = "tree-heads"
 MODELS = {"en-de": "encoder", "english": "decoder", "english-masked": "encoder"}
@@ -47,6 +48,21 @@ LONGEST = 40
 """Words of a sentence: longer ones do not fit every model."""
 
 OFFSETS = [*range(-10, 0), *range(1, 11)]
+
+EXAMPLES = {
+    "The cat sat on the": {
+        "verb → subject": ("sat", "cat"),
+        "noun → determiner": ("cat", "The"),
+    },
+    "I went to the bank to borrow some [MASK].": {
+        "verb → subject": ("went", "I"),
+        "subject → verb": ("I", "went"),
+        "object → verb": ("<mask>", "borrow"),
+        "verb → object": ("borrow", "<mask>"),
+        "noun → determiner": ("bank", "the"),
+    },
+}
+"""Pieces of first examples of cards that stand in relations, those first that say most."""
 
 FEWEST = 50
 """Pairs that are measured, of a relation that is reported."""
@@ -65,14 +81,16 @@ def main() -> None:
     """Measure each model, write its card and the results."""
     parser = new_parser(__doc__)
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
-    parser.add_argument("--most", type=int, help="sentences of each part, for a trial")
+    parser.add_argument("--most", type=int, help="sentences of each part")
     parser.add_argument("--leave-cards", action="store_true", help="write no card")
     arguments = parse(parser)
     started = datetime.now(UTC)
     out = arguments.results / NAME
     out.mkdir(parents=True, exist_ok=True)
     choosing, measured = gum_parts(arguments.data / "gum_dep")
-    parts = [part[: arguments.most] for part in (choosing, measured)]
+    # Evenly over the documents, which are sorted by their kind.
+    parts = [p[:: math.ceil(len(p) / (arguments.most or len(p)))] for p in (choosing, measured)]
+    counts = {"chosen_on": len(parts[0]), "measured_on": len(parts[1])}
     # Kept, as models may be asked for one by one.
     kept = out / "result.json"
     by_name = {}
@@ -81,17 +99,16 @@ def main() -> None:
     for name in arguments.models:
         rows = relation_heads(name, *parts)
         senses = bank_senses(name)
-        by_name[name] = {"model": name, "relations": rows, "senses": senses}
+        by_name[name] = {"model": name, **counts, "relations": rows, "senses": senses}
         if not arguments.leave_cards:
-            amend_card(FOLDER / name, {"noted_heads": rows})
+            amend_card(FOLDER / name, {"noted_heads": rows, **example_head(name, rows)})
         print(relation_table(rows), *senses, sep="\n", flush=True)
     runs = [by_name[name] for name in MODELS if name in by_name]
     for run in runs:
         (out / f"{run['model']}.md").write_text(relation_table(run["relations"]), encoding="utf-8")
     (out / "bank.md").write_text(_sense_table(runs), encoding="utf-8")
-    counts = {"chosen_on": len(parts[0]), "measured_on": len(parts[1]), "longest": LONGEST}
     command = "python benchmarks/pretrained/tree_heads.py --data DIR"
-    write_result(out, command, arguments.extra, started, sentences=counts, runs=runs)
+    write_result(out, command, arguments.extra, started, longest=LONGEST, runs=runs)
 
 
 def gum_parts(folder: Path) -> tuple[list[Sentence], list[Sentence]]:
@@ -141,6 +158,37 @@ def relation_heads(
             }
         )
     return rows
+
+
+def example_head(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the field `noted_head` of a card: a head that shows its relation in the first example.
+
+    It is the head of the first pair in `EXAMPLES` that is better than the offset, and right in the
+    example. Nothing is returned for a model without such a head, whose card keeps what it has.
+
+    Args:
+        name: name of a model at hand.
+        rows: its heads, from `relation_heads`.
+    """
+    text = models_at_hand()[name].card().examples[0].text
+    clear = {row["relation"]: row for row in rows if row["gain"][0] > 0}
+    pairs = {name: pair for name, pair in EXAMPLES.get(text, {}).items() if name in clear}
+    if not pairs:
+        return {}
+    model = inspect.load(FOLDER / name)
+    reading = inspect.read(model, text)
+    for relation, pair in pairs.items():
+        row = clear[relation]
+        pieces = [piece.strip("▁") for piece in reading.tokens(row["part"]).pieces]
+        word, other = map(pieces.index, pair)
+        weights = inspect.attention(model, reading, row["part"]).weights
+        own = weights[row["layer"] - 1, row["head"] - 1, word].copy()
+        own[[word, *np.flatnonzero(reading.tokens(row["part"]).special)]] = -1.0
+        if own.argmax() == other:
+            about = f"Its strongest line goes from “{pieces[word]}” to “{pieces[other]}”."
+            kept = {key: row[key] for key in ("part", "layer", "head")}
+            return {"noted_head": {**kept, "word": pieces[word], "about": about}}
+    return {}
 
 
 def _by_document(values: Sequence[float], pairs: Sequence[Found]) -> Interval:

@@ -21,7 +21,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import heedful
-from heedful.errors import RunError, TorchMissing, UserError, is_of_torch, suggest
+from heedful.errors import (
+    RunError,
+    TorchMissing,
+    UserError,
+    is_of_torch,
+    show_warning,
+    suggest,
+)
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -106,7 +113,7 @@ def run() -> int:
     # The handler is registered before PyTorch is loaded, so it runs after all other exit handlers.
     done: list[int] = []
     atexit.register(_exit_at_once, done)
-    show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
+    show_as_before, warnings.showwarning = warnings.showwarning, show_warning
     # Texts are read as UTF-8 everywhere; a code page of Windows or an older locale of Unix lacks
     # most scripts.
     for stream in (sys.stdout, sys.stderr):
@@ -117,20 +124,6 @@ def run() -> int:
     finally:
         warnings.showwarning = show_as_before
     return done[0]
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
-    """Print warnings of Heedful as a sentence, and others as Python does."""
-    own = category.__module__.startswith("heedful.")
-    text = f"{message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
-    sys.stderr.write(text)
 
 
 def _exit_at_once(done: list[int]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.kernels.library import ACTIVATIONS, address, array_args, kernels
+from heedful.kernels.library import ACTIVATIONS, KernelActivation, address, array_args, kernels
 
 
 class PackedB:
@@ -41,7 +41,7 @@ class PackedB:
         out: Tensor,
         *,
         bias: Tensor | None = None,
-        activation: str | None = None,
+        activation: KernelActivation | None = None,
         slopes: Tensor | None = None,
         gate: Tensor | None = None,
     ) -> Tensor:
@@ -51,7 +51,7 @@ class PackedB:
             a: [M, K] in the dtype of the operands; K is even in bfloat16.
             out: [M, N] float32 or bfloat16.
             bias: [N] float32.
-            activation: `relu`, `silu`, `gelu` or `gelu_tanh`.
+            activation: activation of the sum; none if unset.
             slopes: [M, N] float32 or bfloat16, output for the derivative of an activation other
                 than `relu`; without an activation it is a factor on the result.
             gate: [M, N], mask of the result, which becomes 0 where the gate is not positive.

@@ -11,19 +11,17 @@ import importlib.machinery
 import os
 from ctypes import byref, c_int64, sizeof
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from heedful.kernels.structs import FUNCTIONS, STRUCTS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ACTIVATIONS: tuple[Literal["relu", "silu", "gelu", "gelu_tanh"], ...] = (
-    "relu",
-    "silu",
-    "gelu",
-    "gelu_tanh",
-)
+KernelActivation = Literal["relu", "silu", "gelu", "gelu_tanh"]
+"""An activation that the kernels have."""
+
+ACTIVATIONS: tuple[KernelActivation, ...] = get_args(KernelActivation)
 """Activations in the order of the enumeration in C, whose last value is no activation."""
 
 MIXERS = ("attention", "average_attention", "ssru")

@@ -96,6 +96,9 @@ class Card(Config):
     limits: tuple[Words, ...] = Field(description="known limits of the model")
     examples: tuple[ExampleText, ...] = ()
     noted_head: NotedHead | None = None
+    example_heads: tuple[NotedHead, ...] = Field(
+        (), description="heads of other parts in which the first example shows something"
+    )
     noted_heads: tuple[RelationHead, ...] = Field((), description="the best head of each relation")
     sentences: tuple[Words, ...] = Field((), description="held-out sentences for measures of heads")
 

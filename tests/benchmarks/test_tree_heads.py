@@ -120,3 +120,41 @@ def test_a_model_that_reads_on_is_asked_for_earlier_words(program: Any) -> None:
     pairs = {2: {0, 3}, 1: {3}}
     assert program._of_units(pairs, [0, 1, 2, 3], backwards=True) == [(2, [0])]
     assert program._of_units(pairs, [0, 1, 2, 2], backwards=False) == [(2, [0]), (1, [2])]
+
+
+@given(st.integers(0, 2**32 - 1), st.sets(st.integers(1, 6)))
+def test_attention_between_words_adds_up_to_that_of_pieces(
+    program: Any, seed: int, cuts: set[int]
+) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.ones(7), size=(2, 3, 7))
+    words = [[*range(*ends)] for ends in zip([0, *sorted(cuts)], [*sorted(cuts), 7], strict=True)]
+    between = program.between_words(weights, words, words)
+    np.testing.assert_allclose(between.sum(axis=-1), 1)  # what a word gives, to all of them
+    first, last = words[0], words[-1]
+    expected = sum(weights[1, 2, i, j] for i in first for j in last) / len(first)
+    assert between[1, 2, 0, -1] == pytest.approx(expected)
+
+
+def test_senses_are_those_of_the_german_word(program: Any) -> None:
+    senses = importlib.import_module("bank_senses")
+    pairs = [
+        ("The bank by the lake is wide.", "Das Ufer am See ist breit."),
+        ("She went to the bank.", "Sie ging zur Bank."),
+        ("The dog sat on the bench.", "Der Hund saß auf der Bank."),
+        ("The bank by the bank is new.", "Die Bank am Ufer ist neu."),
+    ]
+    found = senses._by_sense(pairs)
+    assert found == {"water": [pairs[0][0]], "money": [pairs[1][0]]}
+    assert [senses.begins(source) for source, _ in pairs] == [True, False, False, True]
+
+
+def test_equal_distances_are_half_right(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    senses = importlib.import_module("bank_senses")
+    vectors = {"same": [0.0, 1.0], "near": [1.0, 0.1], "far": [-1.0, 0.0]}
+    monkeypatch.setattr(
+        senses, "_vectors", lambda _, texts: np.array([vectors[text] for text in texts])
+    )
+    means = {"water": np.array([1.0, 0.0]), "money": np.array([-1.0, 0.0])}
+    tested = {"water": ["same", "near"], "money": ["far", "near"]}
+    found = senses._shares(None, tested, means)
+    assert (found["water"], found["money"]) == (0.75, 0.5)

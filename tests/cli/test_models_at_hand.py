@@ -108,6 +108,22 @@ def test_the_list_and_a_card(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "some" in capsys.readouterr().err
 
 
+def test_a_card_names_heads_that_beat_a_fixed_place(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = "".join(
+        f'[[noted_heads]]\nrelation = "{relation}"\npart = "encoder"\nlayer = 2\nhead = 3\n'
+        f"share = 0.61\noffset = -1\noffset_share = 0.44\ngain = [{low}, 0.2]\ncount = 1420\n"
+        for relation, low in (("verb → subject", 0.1), ("noun → adjective", -0.1))
+    )
+    with (folder / "some" / CARD_FILE).open("a", encoding="utf-8") as file:
+        file.write(heads)
+    assert main(["models", "some"]) == 0
+    shown = capsys.readouterr().out
+    assert "verb → subject: encoder 2.3, 61% of 1,420 words, 44% at -1" in shown
+    assert "noun → adjective" not in shown  # its head may well be worse
+
+
 def test_a_damaged_card_is_refused_in_words(folder: Path) -> None:
     (folder / "some" / CARD_FILE).write_text("title = 3\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="title"):

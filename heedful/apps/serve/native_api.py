@@ -23,6 +23,7 @@ from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.apps.quality.reports import TranslationReport
+    from heedful.pipelines.translation import TranslationPipeline
 
 
 class TranslateTexts(Body):
@@ -87,7 +88,8 @@ class NativeApi(Interface):
         request.state.texts = len(body.texts)
         reports: Iterator[TranslationReport | None] = repeat(None)
         if body.report:
-            reports = iter(await to_thread.run_sync(self._reports, translated, route))
+            writer = await self.service.translator(route[-1])
+            reports = iter(await to_thread.run_sync(self._reports, translated, route, writer))
         return json_response(
             {
                 "translations": [
@@ -105,12 +107,20 @@ class NativeApi(Interface):
         )
 
     def _reports(
-        self, translated: Sequence[TranslatedText], route: Sequence[str]
+        self,
+        translated: Sequence[TranslatedText],
+        route: Sequence[str],
+        writer: TranslationPipeline,
     ) -> list[TranslationReport]:
         """Check the lines of all texts.
 
         Over a pivot, the scores of the last model belong to the intermediate text, so only the
-        checks of texts are made.
+        checks of texts and of the words that this model knows are made.
+
+        Args:
+            translated: texts with their lines.
+            route: names of the models.
+            writer: the last of the models, which wrote the lines.
         """
         from heedful.apps.quality.calibration import Calibration, calibration_path
         from heedful.apps.quality.checker import Checker
@@ -119,7 +129,7 @@ class NativeApi(Interface):
         stored = calibration_path(last.path)
         calibration = Calibration.read(stored) if stored.exists() else None
         languages = (first.source or None, last.target or None)
-        checker = Checker(languages=languages, calibration=calibration)
+        checker = Checker(writer, languages, calibration=calibration)
         sources = [line.text for text in translated for line in text.sources]
         lines = [line for text in translated for line in text.lines]
         if len(route) > 1:

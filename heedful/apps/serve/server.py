@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess
 from heedful.apps.serve.connection import Connection
 from heedful.apps.serve.drain import empty_queue
 from heedful.apps.serve.server_settings import ServerSettings
-from heedful.errors import RunError, UserError
+from heedful.errors import RunError, UserError, show_warning
 
 HEALTH_SECONDS = 120
 """Seconds without a sign of life after which a worker is replaced; also the limit of loading."""
@@ -49,6 +50,7 @@ def build(settings: ServerSettings, failure: Path) -> object:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C of a terminal goes to a whole process group
         threading.Thread(target=_end_with_parent, daemon=True).start()
+    warnings.showwarning = show_warning  # the command's own is not that of a process it starts
     try:
         return build_worker(settings)
     except UserError as error:

@@ -286,6 +286,18 @@ class Service:
             raise ConfigError("This model is a translator", where=f"model = {name}")
         return cast(GenerationPipeline, pipeline)
 
+    async def translator(self, name: str) -> TranslationPipeline:
+        """Return a translator, which is loaded if it is not in memory.
+
+        Raises:
+            ConfigError: when the model is a language model.
+            ModelError: when there is no such model.
+        """
+        pipeline = await self._pipeline(name)
+        if not self.models.find(name).is_translator:
+            raise ConfigError("This model is a language model", where=f"model = {name}")
+        return cast(TranslationPipeline, pipeline)
+
     async def lengths(self, name: str, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text.
 
@@ -295,7 +307,7 @@ class Service:
         self.check(texts)
         if not self.models.find(name).is_translator:
             return await to_thread.run_sync(self._prompt_lengths, await self.generator(name), texts)
-        encode = (await self._translator(name)).tokenizers.source.encode_batch
+        encode = (await self.translator(name)).tokenizers.source.encode_batch
         return list(map(len, await to_thread.run_sync(encode, list(texts))))
 
     def check(self, texts: Sequence[str]) -> None:
@@ -340,19 +352,13 @@ class Service:
     ) -> tuple[TranslationPipeline, Glossary | None]:
         """Return a translator, and its glossary joined with the glossary of a request."""
         self._check_search(settings)
-        pipeline = await self._translator(name)
+        pipeline = await self.translator(name)
         glossary = self.models.find(name).glossary
         if own is not None:
             glossary = own if glossary is None else own.joined(glossary)
             # Checked before the request is queued, so that a wrong glossary is refused at once.
             await to_thread.run_sync(pipeline.check_glossary, glossary)
         return pipeline, glossary
-
-    async def _translator(self, name: str) -> TranslationPipeline:
-        pipeline = await self._pipeline(name)
-        if not self.models.find(name).is_translator:
-            raise ConfigError("This model is a language model", where=f"model = {name}")
-        return cast(TranslationPipeline, pipeline)
 
     async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
         """Return the pipeline of a model; loading does not block other requests."""

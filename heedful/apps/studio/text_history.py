@@ -18,7 +18,8 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
 
     Args:
         samples: samples by run.
-        sentence: index of the sentence; larger indices select the last sentence.
+        sentence: index of the sentence; larger indices select the last sentence, and negative ones
+            the sentence with the most different translations, of these the longest.
     """
     sentences: dict[str, str] = {}
     for steps in samples.values():
@@ -28,7 +29,7 @@ def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
     sources = list(sentences)
     if not sources:
         return {"sentences": [], "source": None, "reference": None, "runs": []}
-    source = sources[min(sentence, len(sources) - 1)]
+    source = sources[min(sentence, len(sources) - 1)] if sentence >= 0 else _most_changed(samples)
     runs = [
         {"name": name, "texts": _texts(steps, source, sentences[source])}
         for name, steps in samples.items()
@@ -82,6 +83,15 @@ def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[
     for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
         is_new[block.b : block.b + block.size] = [False] * block.size
     return list(zip(words, is_new, strict=True))
+
+
+def _most_changed(samples: Mapping[str, Samples]) -> str:
+    written: dict[str, set[str]] = {}
+    for steps in samples.values():
+        for _, each in steps:
+            for sample in each:
+                written.setdefault(sample["source"], set()).add(sample["text"])
+    return max(written, key=lambda source: (len(written[source]), len(source)))
 
 
 def _texts(steps: Samples, source: str, reference: str) -> list[dict[str, Any]]:

@@ -129,6 +129,7 @@ class WorkspaceDirectory:
         if card is not None:
             examples = [each.plain() for each in card.examples]
             facts |= {"summary": card.summary, "limits": list(card.limits), "examples": examples}
+            facts["example_heads"] = [each.plain() for each in card.example_heads]
             facts["noted_heads"] = [each.plain() for each in card.noted_heads]
             return facts | {"noted_head": card.noted_head and card.noted_head.plain()}
         if self.log is not None:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.config import PlainActivation
 from heedful.engines.training.native_attention import LONGEST
 from heedful.engines.training.products import kept, product_plan
 from heedful.engines.training.residual_norm import (
@@ -27,7 +26,14 @@ from heedful.engines.training.residual_norm import (
     residual_refusal,
 )
 from heedful.engines.unpadding import RealRows
-from heedful.kernels.library import ACTIVATIONS, address, array_args, has_row_kernels, kernels
+from heedful.kernels.library import (
+    ACTIVATIONS,
+    KernelActivation,
+    address,
+    array_args,
+    has_row_kernels,
+    kernels,
+)
 from heedful.kernels.structs import Array, LinearTraining, Sublayer
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Mask
@@ -153,7 +159,7 @@ def fused_sublayer(
     x: Tensor,
     y: Tensor,
     first: Parameters,
-    between: PlainActivation | Heads,
+    between: KernelActivation | Heads,
     second: Parameters,
     after: ResidualNorm,
 ) -> tuple[Tensor, Tensor] | None:
@@ -200,7 +206,7 @@ def fused_plan(
     x: Tensor,
     y: Tensor,
     first: Parameters,
-    between: PlainActivation | Heads,
+    between: KernelActivation | Heads,
     second: Parameters,
     after: ResidualNorm,
 ) -> torch.dtype | str:
@@ -234,7 +240,7 @@ class _Settings(NamedTuple):
     norm_last: bool
     epsilon: float
     dropout: DropoutSettings
-    activation: PlainActivation | None
+    activation: KernelActivation | None
     heads: Heads | None
     visible: Tensor | None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,7 +35,7 @@ from heedful.engines.unpadding import (
     rows_in_use,
     rows_of,
 )
-from heedful.kernels.library import ACTIVATIONS
+from heedful.kernels.library import ACTIVATIONS, KernelActivation
 from heedful.models.block import Block, BlockState, SubLayer
 from heedful.models.stack import Stack
 from heedful.nn.feedforward import FeedForward
@@ -195,12 +195,17 @@ class ProcessorFeedForward(FeedForward):
 
     rows = "tokens"
 
+    @property
+    def kernel_activation(self) -> KernelActivation | None:
+        """The activation between the maps; None for a gate, or an activation without a kernel."""
+        return next((each for each in ACTIVATIONS if each == self.kind), None)
+
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         drops = self.training and self.dropout.p > 0.0
         captures = context is not None and context.capture is not None
         # The pair has no inner dropout and no gate, and never writes the inner input to memory.
-        if not captures and self.kind in ACTIVATIONS and not drops:
-            output = activated_pair(x, self.up, str(self.kind), self.down)
+        if not captures and (activation := self.kernel_activation) and not drops:
+            output = activated_pair(x, self.up, activation, self.down)
             if output is not None:
                 return output
         return super().forward(x, context)
@@ -209,7 +214,7 @@ class ProcessorFeedForward(FeedForward):
         """Return the reason why no call in C can compute the sub-layer; None if one can."""
         if self.kind is None:
             return "it has no gate beside the activation"
-        if self.kind not in ACTIVATIONS:
+        if self.kernel_activation is None:
             return f"it knows {', '.join(ACTIVATIONS)}"
         if self.dropout.p > 0.0:
             return "it drops nothing between the two maps"
@@ -223,7 +228,8 @@ class ProcessorFeedForward(FeedForward):
         """Compute the whole sub-layer in one call; see `fused_sublayer`."""
         up = Parameters(self.up.weight, self.up.bias)
         down = Parameters(self.down.weight, self.down.bias)
-        return fused_sublayer(x, y, up, cast("Any", self.kind), down, after)
+        assert self.kernel_activation is not None  # see `fusion_refusal`
+        return fused_sublayer(x, y, up, self.kernel_activation, down, after)
 
 
 def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:

@@ -22,7 +22,7 @@ from heedful.device import own_products, requested_dtype
 from heedful.engines.class_exchange import has_no_hooks
 from heedful.engines.unpadding import rows_in_use
 from heedful.kernels.gemm import PackedB, gemm_transposed
-from heedful.kernels.library import emulates_bf16, has_gemm
+from heedful.kernels.library import KernelActivation, emulates_bf16, has_gemm
 from heedful.nn.linear_layers import FusedLinear
 
 _FEWEST_ROWS = 64
@@ -88,13 +88,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return result
 
 
-def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
+def activated_pair(
+    x: Tensor, up: nn.Linear, activation: KernelActivation, down: nn.Linear
+) -> Tensor | None:
     """Compute `down(activation(up(x)))` as one autograd function; None where no kernel serves.
 
     Args:
         x: input [..., D].
         up: linear map to the inner width.
-        activation: `relu`, `silu`, `gelu` or `gelu_tanh`.
+        activation: activation between the maps.
         down: linear map back to D.
 
     Returns:
@@ -265,7 +267,7 @@ class _ActivatedPair(torch.autograd.Function):
         x: Tensor,
         up: Tensor,
         up_bias: Tensor | None,
-        activation: str,
+        activation: KernelActivation,
         down: Tensor,
         down_bias: Tensor | None,
         dtype: torch.dtype,

@@ -44,14 +44,14 @@ def test_reports_are_those_of_the_library(client: TestClient) -> None:
     values = {"texts": texts, "source": "en", "target": "de", "report": True}
     answer = client.post("/v1/translate", json=values).json()
     lines = [line for text in answer["translations"] for line in text["lines"]]
-    own = heedful.load(models_at_hand()["en-de"].path).translate(
-        [DOG, "", texts[1]], alignment=True
-    )
-    expected = Checker(languages=("en", "de")).reports([DOG, "", texts[1]], own)
+    pipeline = heedful.load(models_at_hand()["en-de"].path)
+    own = pipeline.translate([DOG, "", texts[1]], alignment=True)
+    expected = Checker(pipeline, ("en", "de")).reports([DOG, "", texts[1]], own)
     assert [line["report"]["failed"] for line in lines] == [[*each.failed] for each in expected]
     assert "numbers" in lines[2]["report"]["failed"]
     names = [each["name"] for each in lines[0]["report"]["checks"]]
     assert names == [each.name for each in expected[0].checks]
+    assert "unseen_word" in names  # as `heedful translate --check` has it
     assert lines[0]["alignment"] is None
     assert plain["translations"][0]["lines"][0]["report"] is None
     assert plain["translations"][0]["text"] == answer["translations"][0]["text"]
@@ -63,7 +63,7 @@ def test_texts_alone_are_checked_behind_a_pivot(client: TestClient) -> None:
     assert len(answer["models"]) == 2
     (line,) = answer["translations"][0]["lines"]
     names = {each["name"] for each in line["report"]["checks"]}
-    assert "language" in names
+    assert names >= {"language", "unseen_word"}
     assert not names & {"unsure", "uncovered", "detached"}
 
 

@@ -274,3 +274,19 @@ def test_a_key_is_made_and_printed_once(tmp_path: Path) -> None:
     key = done.stdout.strip()
     assert Keys.read(tmp_path / "keys.txt").owner(key) == "alice"
     assert key not in (tmp_path / "keys.txt").read_text()
+
+
+def test_a_worker_warns_in_a_sentence_and_once(start: Start) -> None:
+    server = start("english")
+    body = json.dumps({"model": "english", "prompt": "word " * 600, "max_tokens": 1})
+    client = http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=60)
+    for _ in range(2):
+        client.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        answer = client.getresponse()
+        answer.read()
+        assert answer.status == 200  # nothing is refused, as rotary positions have no end
+    client.close()
+    server.stop()
+    lines = server.errors.read_text().splitlines()
+    (told,) = (line for line in lines if "at most 512 tokens" in line)
+    assert ".py:" not in told

@@ -70,6 +70,23 @@ class Firefox:
         )
         return found["result"].get("value")
 
+    def said(self) -> list[str]:
+        """Warnings and errors in the console since the last `forget`."""
+        found = [each["params"] for each in self.events if each["method"] == "log.entryAdded"]
+        return [each["text"] for each in found if each["level"] in ("warn", "error")]
+
+    def forget(self) -> None:
+        """Forget what was said and asked so far."""
+        self.events.clear()
+
+    @contextmanager
+    def first(self, script: str) -> Iterator[None]:
+        """Run a script before those of each page that is opened within the context."""
+        function = f"() => {{ {script} }}"
+        added = self.command("script.addPreloadScript", functionDeclaration=function)
+        yield
+        self.command("script.removePreloadScript", script=added["script"])
+
 
 def path_of_firefox() -> str | None:
     """The path of Firefox; None where there is none."""

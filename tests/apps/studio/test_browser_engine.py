@@ -247,8 +247,6 @@ def check_answer(
     except UserError as error:
         own, theirs["result"] = {"what": error.what}, {"what": theirs["what"]}
     own.pop("checks", None)  # a translation in the page is not checked
-    if address == "translate/inside" and "layers" in own:
-        own["heads"] = None  # they need slopes, which a page does not compute
     assert "result" in theirs, theirs
     assert_alike(theirs["result"], own, f"{address} of {name}")
     return own
@@ -349,9 +347,8 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"line": TEXT, "tokens": [9, 20], "token": 30},
     ),
     "translate/again": (
-        {"line": TEXT},
         {"line": TEXT, "silent": [2, 5], "beam": 2},
-        {"line": TEXT, "silent": [1, 7, 8, 9]},
+        {"line": TEXT, "silent": [1, 7, 8, 9], "beam": 1},
         {"line": "A", "silent": [0, 1, 2]},
         {"line": TEXT, "silent": [99]},
     ),
@@ -392,18 +389,20 @@ def test_a_result_without_heads_is_that_of_the_page(
     engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str
 ) -> None:
     model = workspace_of.place(name).load().model
-    for heads in (every_head(model)[::2], every_head(model)[-4:]):
-        body = {"line": TEXT, "heads": heads, "silent": [2]}
-        check_answer(engine, paths, workspace_of, "translate/again", name, body)
+    heads = [*every_head(model)[::2], every_head(model)[-1]]
+    body = {"line": TEXT, "heads": heads, "silent": [2], "beam": 2}
+    check_answer(engine, paths, workspace_of, "translate/again", name, body)
     asked = {"page": "translate", "name": "again", "body": {"line": TEXT, "heads": ["decoder.99"]}}
     assert "no head decoder.99" in engine.ask(paths[name], "answer", **asked)["what"]
 
 
-def test_slopes_are_refused_with_the_way_to_them(engine: Engine, paths: dict[str, Path]) -> None:
-    asked = {"page": "translate", "name": "why", "body": {"line": TEXT, "way": "gradients"}}
-    refused = engine.ask(paths["en-de"], "answer", **asked)
-    assert refused["where"] == "way"
-    assert "the studio on your machine" in refused["remedy"]
+@pytest.mark.parametrize("name", ["en-de", "rotary", "post", "apart"])
+@pytest.mark.parametrize("against", [None, 31])
+def test_integrated_gradients_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str, against: int | None
+) -> None:
+    body = {"line": "Go.", "tokens": [9], "token": 30, "against": against, "way": "gradients"}
+    check_answer(engine, paths, workspace_of, "translate/why", name, body)
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,11 @@ def test_a_choice_is_trained_here_and_seen_in_two_tabs(
 
 
 def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
-    page = visit.open("without")
+    page = visit.open("without?shown=everything&shown=positions&shown=deep&shown=norm")
     rows = page.locator(".ablated li")
+    marks = [each.get_attribute("title") for each in page.locator(".against").all()]
+    references = [each.reference for each in VARIANTS.values() if each.reference]
+    assert [each.partition(":")[0] for each in marks] == [VARIANTS[r].title for r in references]
     records = read_records()
     exact = [float(each.get_attribute("data-value") or -1) for each in rows.all()]
     means = [sum(r["exact"] for r in runs) / len(runs) for runs in records["runs"].values()]

@@ -8,8 +8,11 @@ import re
 import shutil
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,6 +30,7 @@ from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
 from heedful.pretrained.catalogue import models_at_hand
 
+from .chromium import Chromium
 from .firefox import DRAWING, PROBLEMS, Firefox, path_of_firefox, window
 
 PAGES = ("tour", "scale", "translate")
@@ -192,61 +196,116 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+def served(site: str) -> Iterator[str]:
+    """The address of the same course on a plain server of files."""
+    folder = unquote(urlsplit(site).path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietFiles, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)
+
+
+class QuietFiles(SimpleHTTPRequestHandler):
+    """Files of a folder, without a line for each request."""
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module", params=["Firefox", "Chromium"])
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Firefox | Chromium]:
+    """A window of each browser."""
+    if request.param == "Chromium":
+        chromium = Chromium(request.getfixturevalue("browser"))
+        yield chromium
+        chromium.close()
+        return
     if path_of_firefox() is None:
         pytest.skip("there is no Firefox: install Debian's with `apt-get install -y firefox-esr`")
-    with window(tmp_path_factory.mktemp("firefox")) as opened:
-        yield opened
+    with window(tmp_path_factory.mktemp("firefox")) as firefox:
+        yield firefox
 
 
-def said(firefox: Firefox) -> list[str]:
-    found = [each["params"] for each in firefox.events if each["method"] == "log.entryAdded"]
-    return [each["text"] for each in found if each["level"] in ("warn", "error")]
-
-
+@pytest.mark.parametrize("place", ["site", "served"])
 @pytest.mark.parametrize("page", ["index", *PAGES])
-def test_a_page_from_disk(firefox: Firefox, site: str, page: str) -> None:
-    firefox.events.clear()
-    firefox.open(f"{site}/{page}.html")
-    assert firefox.value(PROBLEMS) == ""
-    assert firefox.value("document.querySelectorAll('main svg').length") > 0 or page == "translate"
-    assert said(firefox) == []
-    links = firefox.value("[...document.querySelectorAll('a')].map((each) => each.href).join(' ')")
+def test_a_page_from_disk_and_from_a_server(
+    opened: Firefox | Chromium, request: pytest.FixtureRequest, place: str, page: str
+) -> None:
+    site = request.getfixturevalue(place)
+    opened.forget()
+    opened.open(f"{site}/{page}.html")
+    assert opened.value(PROBLEMS) == ""
+    assert opened.value("document.querySelectorAll('main svg').length") > 0 or page == "translate"
+    assert opened.said() == []
+    links = opened.value("[...document.querySelectorAll('a')].map((each) => each.href).join(' ')")
     assert [link for link in links.split() if not link.startswith(site)] == []
 
 
 def test_a_sentence_of_ones_own_is_translated_by_the_model_in_the_page(
-    firefox: Firefox, site: str
+    opened: Firefox | Chromium, site: str
 ) -> None:
-    firefox.open(f"{site}/translate.html?text=The+dog+sleeps.")
-    assert firefox.value(PROBLEMS) == ""
-    assert "Hund" in firefox.value("document.querySelector('#translation').textContent")
+    opened.open(f"{site}/translate.html?text=The+dog+sleeps.")
+    assert opened.value(PROBLEMS) == ""
+    assert "Hund" in opened.value("document.querySelector('#translation').textContent")
 
 
 MARKS = "performance.getEntriesByType('mark').map((each) => each.name).join()"
 
 
-def test_a_model_computes_in_a_thread_of_the_page(firefox: Firefox, site: str) -> None:
+def test_a_model_computes_in_a_thread_of_the_page(opened: Firefox | Chromium, site: str) -> None:
     """From disk, too; where there are no threads the page computes, to the same translation."""
     address = f"{site}/translate.html?text=The+two+dogs+sleep."
     words = "document.querySelector('#translation').textContent"
-    firefox.events.clear()
-    firefox.open(address)
-    assert "engine in a thread" in firefox.value(MARKS)
-    translated = firefox.value(words)
-    assert said(firefox) == []
-    none = "() => { globalThis.Worker = class { constructor() { throw new Error('none'); } }; }"
-    script = firefox.command("script.addPreloadScript", functionDeclaration=none)["script"]
-    firefox.open(address)
-    firefox.command("script.removePreloadScript", script=script)
-    assert "engine in the page" in firefox.value(MARKS)
-    assert firefox.value(words) == translated
+    opened.forget()
+    opened.open(address)
+    assert "engine in a thread" in opened.value(MARKS)
+    translated = opened.value(words)
+    assert opened.said() == []
+    none = "globalThis.Worker = class { constructor() { throw new Error('none'); } };"
+    with opened.first(none):
+        opened.open(address)
+    assert "engine in the page" in opened.value(MARKS)
+    assert opened.value(words) == translated
 
 
-def test_a_model_in_a_thread_refuses_in_words(firefox: Firefox, site: str) -> None:
-    firefox.open(f"{site}/translate.html?text={'word+' * 1500}")
-    assert "characters" in firefox.value(PROBLEMS) or "tokens" in firefox.value(PROBLEMS)
-    assert "failed" not in firefox.value(PROBLEMS)
+def wait_for(opened: Firefox | Chromium, condition: str) -> None:
+    deadline = time.monotonic() + DRAWING
+    while not opened.value(condition):
+        assert time.monotonic() < deadline, f"{condition}: {opened.value(PROBLEMS)}"
+        time.sleep(0.05)
+
+
+def test_the_model_in_the_page_says_why_it_wrote_a_word(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    opened.forget()
+    opened.open(f"{site}/translate.html?text=The+two+dogs+sleep.")
+    opened.value("document.querySelector('#translation .word:nth-of-type(3)').click()")
+    sentence = "(document.querySelector('.why .sentence')?.textContent ?? '')"
+    wait_for(opened, f"{sentence}.includes('“dogs” speaks for it most')")
+    wait_for(opened, "document.querySelectorAll('.why table tbody tr').length > 3")  # the lens
+    change = "dispatchEvent(new Event('change'))"
+    opened.value(f"const against = document.querySelector('#why-against'); "
+                 f"against.selectedIndex = 1; against.{change}")  # fmt: skip
+    wait_for(opened, f"{sentence}.includes(' less that of ')")
+    silent = (
+        "[...document.querySelectorAll('.why .off-switch')].find((e) => e.textContent === '{}')"
+    )
+    opened.value(f"{silent.format('dogs')}.click()")
+    again = "document.querySelector('#again').textContent"
+    wait_for(opened, f"{again}.includes('log-probability') && !{again}.includes('Hunde')")
+    assert opened.value(PROBLEMS) == ""
+    assert opened.said() == []
+
+
+def test_a_model_in_a_thread_refuses_in_words(opened: Firefox | Chromium, site: str) -> None:
+    opened.open(f"{site}/translate.html?text={'word+' * 1500}")
+    assert "characters" in opened.value(PROBLEMS) or "tokens" in opened.value(PROBLEMS)
+    assert "failed" not in opened.value(PROBLEMS)
 
 
 def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
@@ -255,46 +314,42 @@ def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
     assert found == {preview_of(name) for name in ("", *PAGES)}
 
 
-def test_a_box_of_the_whole_model_opens_from_disk(firefox: Firefox, site: str) -> None:
-    firefox.events.clear()
-    firefox.open(f"{site}/tour.html?open=encoder.self&block=1")
-    assert firefox.value(PROBLEMS) == ""
-    assert said(firefox) == []
-    assert firefox.value("document.querySelectorAll('.model-inside [data-head]').length") > 1
-    firefox.value("document.querySelector('[data-box=\"decoder.cross\"]').click()")
-    deadline = time.monotonic() + DRAWING
-    opened = "document.querySelector('[data-stack=decoder] .model-inside tbody')"
-    while not firefox.value(f"{opened} !== null"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert firefox.value(PROBLEMS) == ""
+def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, site: str) -> None:
+    opened.forget()
+    opened.open(f"{site}/tour.html?open=encoder.self&block=1")
+    assert opened.value(PROBLEMS) == ""
+    assert opened.said() == []
+    assert opened.value("document.querySelectorAll('.model-inside [data-head]').length") > 1
+    opened.value("document.querySelector('[data-box=\"decoder.cross\"]').click()")
+    wait_for(opened, "document.querySelector('[data-stack=decoder] .model-inside tbody') !== null")
+    assert opened.value(PROBLEMS) == ""
 
 
 def test_a_choice_that_is_not_recorded_shows_the_nearest_and_the_way_to_all(
-    firefox: Firefox, site: str
+    opened: Firefox | Chromium, site: str
 ) -> None:
-    firefox.open(f"{site}/scale.html?width=63")
-    words = firefox.value(PROBLEMS)
+    opened.open(f"{site}/scale.html?width=63")
+    words = opened.value(PROBLEMS)
     assert "the picture shows the nearest" in words
     assert "pip install" in words
-    assert firefox.value("document.querySelectorAll('main svg').length") > 0
+    assert opened.value("document.querySelectorAll('main svg').length") > 0
 
 
-def test_an_embedded_page_is_the_picture_alone(firefox: Firefox, site: str) -> None:
-    firefox.open(f"{site}/scale.html?embed=1&width=1024")
-    assert firefox.value("document.querySelector('header').checkVisibility()") is False
-    assert firefox.value("document.querySelector('.tries a').search").startswith("?width=")
-    assert "embed=1" in firefox.value("document.querySelector('.tries a').search")
+def test_an_embedded_page_is_the_picture_alone(opened: Firefox | Chromium, site: str) -> None:
+    opened.open(f"{site}/scale.html?embed=1&width=1024")
+    assert opened.value("document.querySelector('header').checkVisibility()") is False
+    assert opened.value("document.querySelector('.tries a').search").startswith("?width=")
+    assert "embed=1" in opened.value("document.querySelector('.tries a').search")
 
 
-def test_an_address_keeps_what_is_chosen(firefox: Firefox, site: str) -> None:
-    firefox.open(f"{site}/scale.html")
-    firefox.value("""
+def test_an_address_keeps_what_is_chosen(
+    opened: Firefox | Chromium, site: str, served: str
+) -> None:
+    # Chromium leaves the address of a file as it is.
+    opened.open(f"{site if isinstance(opened, Firefox) else served}/scale.html")
+    opened.value("""
       const slider = document.querySelector('input[type=range]');
       slider.value = slider.max;
       slider.dispatchEvent(new Event('input', { bubbles: true }));
     """)
-    deadline = time.monotonic() + DRAWING
-    while "width=" not in firefox.value("location.search"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(opened, "location.search.includes('width=')")

@@ -110,3 +110,18 @@ def test_own_runs_come_alone(
     page = visit_at(serve([given.run, hand])).open("runs")
     boxes = page.locator("input[type=checkbox][value='run'], input[type=checkbox][value='en-de']")
     assert [each.is_checked() for each in boxes.all()] == [True, False]
+
+
+def test_without_own_runs_a_translator_opens_with_what_it_wrote(
+    visit_at: Callable[[str], Any], serve: Callable[[Sequence[Path]], str]
+) -> None:
+    from heedful.pretrained.catalogue import models_at_hand
+
+    hand = models_at_hand()
+    page = visit_at(serve([hand[name].path for name in ("bach-chorales", "en-de")])).open("runs")
+    page.wait_for_selector(".history [data-run=en-de]")
+    assert (
+        "begun from another model's weights" in page.get_by_label("State of the runs").inner_text()
+    )
+    assert not page.get_by_role("heading", name="Worst translations").is_visible()
+    assert page.get_by_text("validation does not").is_visible()

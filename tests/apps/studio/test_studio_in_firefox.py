@@ -125,16 +125,18 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
 
 
 def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home: str) -> None:
-    cards = {name: each.card() for name, each in models_at_hand().items()}
+    cards = {name: each.card() for name, each in models_at_hand().items() if name != "en-de"}
     clear = {
         name: [head for head in card.noted_heads if head.gain[0] > 0]
         for name, card in cards.items()
-        if card.noted_head is None
+        if card.noted_head is not None
     }
     model = next((name for name, heads in clear.items() if heads), None)
     if model is None:
         pytest.skip("no card names a head by a relation of words")
-    most = max(clear[model], key=lambda head: head.gain[0])
+    noted = cards[model].noted_head
+    assert noted is not None
+    most = next(x for x in clear[model] if (x.layer, x.head) == (noted.layer, noted.head))
     firefox.open(f"{home}attention?model={model}")
     pressed = "[...document.querySelectorAll('.head[aria-pressed=true]')]"
     wait_for(

@@ -58,6 +58,8 @@ def test_colours_are_kept(visit: Any) -> None:
     page.get_by_label("Colours").select_option("dark")
     visit.open("scale")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    theme = page.get_by_label("Colours").bounding_box()
+    assert theme["y"] + theme["height"] <= page.viewport_size["height"]  # in sight, not below
 
 
 def test_keyboard_reaches_the_page(visit: Any) -> None:
@@ -97,7 +99,9 @@ def test_scale(visit: Any) -> None:
     weights = (drawn(96, 12, 1) / math.sqrt(96)).softmax(0)
     assert visit.fact("with-largest") == visit.shown(float(weights.max()))
     entropy = -float((weights * weights.log()).sum())
-    assert visit.fact("with-entropy").split()[0] == visit.shown(entropy, 3)
+    assert visit.fact("with-effective") == f"{visit.shown(math.exp(entropy), 3)} of 12"
+    tops = [each.bounding_box()["y"] for each in page.locator("figure svg[role=img]").all()[:2]]
+    assert tops[0] == tops[1]  # the two sides are compared side by side
 
     page.get_by_role("button", name="Draw others").click()
     visit.idle()
@@ -215,8 +219,13 @@ def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
-    page.get_by_role("button", name="Settings of run").click()
-    visit.until("location.search.includes('runs=run')")
+    taking = page.get_by_role("button", name="Take its settings")
+    assert not taking.is_visible()
+    page.get_by_label("Lay a run over it").select_option("run")
+    visit.idle()
+    assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
+    taking.click()
+    visit.until("location.search.includes('kind=linear')")
     visit.idle()
     assert visit.fact("peak") == "0.002"
     assert visit.fact("peak-step") == "10"

@@ -61,6 +61,16 @@ def test_one_sentence_is_followed_through_the_runs() -> None:
     assert history(runs, 99)["source"] == "a dog"
 
 
+def test_the_sentence_that_changed_most_is_found() -> None:
+    runs = {
+        "one": [
+            (10, [sample("it", "es"), sample("the cat", "die"), sample("the black cat", "der")]),
+            (20, [sample("it", "es"), sample("the cat", "eine"), sample("the black cat", "die")]),
+        ]
+    }
+    assert history(runs, -1)["source"] == "the black cat"  # as many as "the cat", and longer
+
+
 def test_without_samples_there_is_nothing() -> None:
     assert history({"one": []}, 0)["sentences"] == []
     nameless = history({"one": [(1, [sample("", "some text", "")])]}, 0)  # a language model's

@@ -62,7 +62,9 @@ class CompareRunsRequest(RunsRequest):
 class HistoryRequest(RunsRequest):
     """Runs, and one of the sentences that they translate at each validation."""
 
-    sentence: Annotated[int, Field(ge=0, le=10_000)] = 0
+    sentence: Annotated[int, Field(ge=-1, le=10_000)] = Field(
+        -1, description="index of the sentence; -1 for the one whose translations differ most"
+    )
 
 
 class SamplesRequest(RunsRequest):
@@ -187,6 +189,7 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "done": reason,
         "max_steps": settings and settings.max_steps,
         "task": settings and settings.task,
+        "begun": settings is not None and settings.init is not None,
         "tokens_per_second": state.training.get("tokens_per_second"),
         "newest": {k: v for k, v in newest.items() if k != "event"},
         "samples": len(state.samples),

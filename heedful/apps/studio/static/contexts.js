@@ -10,19 +10,23 @@ import { placesOf } from "./subject.js";
 const KINDS = ["encoder", "translator", "causal_lm"]; // an encoder first: it sees both sides of the word
 // The word stands at the same place in all of them, so that its embedding is the same.
 const SENTENCES = [
-  "He took the money to the bank.", "I opened an account at the bank.", "She got the loan from the bank.", "They keep all money in the bank.",
-  "There are trees on the river bank.", "The boat came to the river bank.", "She saw a fish near the bank.", "They came by boat to the bank.",
+  "He took the money to the bank.", "I opened an account at the bank.", "She got the loan from the bank.", "They closed the account at the bank.",
+  "", // parts the groups, which have colours of their own
+  "There are trees on the river bank.", "The boat came to the river bank.", "We sat down on the river bank.", "They walked along the river bank.",
 ];
 
 export const contextDefaults = (studio) => ({
   cword: "bank", csentences: SENTENCES.join("\n"), cmodel: KINDS.flatMap((kind) => placesOf(studio, [kind]))[0]?.name ?? "", cdepth: -1,
 });
 
+/** The number of each sentence's group: a blank line parts them. */
+const groupsOf = (lines) => lines.trim().split(/\n\s*\n/).flatMap((group, i) => group.split("\n").filter((line) => line.trim()).map(() => i));
+
 /** The section; its settings begin with c, so that they stand beside those of its page. */
 export function contexts(state, studio) {
   const models = placesOf(studio, KINDS);
   const picture = figure("Vectors of the word, one for each sentence",
-    "Along the two directions in which they differ most. The embedding of a word at one place is the same in all sentences; attention brings in its neighbours. Senses lie apart where the model has noticed them: a small one hears the river where it is named, and not where a boat hints at it.");
+    "Along the two directions in which they differ most. The embedding of a word at one place is the same in all sentences; attention brings in its neighbours. Senses lie apart where the model has noticed them: here where the river is named. Where only a boat or a fish hints at it, a small model does not notice.");
   const depth = choice(state, "cdepth", { label: "Vectors", options: [[-1, "after the last block"]] });
   const numbers = h("div", {});
   const body = h("div", {}, numbers, picture.element);
@@ -35,8 +39,9 @@ export function contexts(state, studio) {
     const mean = (rows) => rows.reduce((sum, row) => sum + row, 0) / rows.length;
     const others = cosines.flatMap((row, i) => row.filter((_, j) => j > i));
     numbers.replaceChildren(facts([["mean cosine of two of them", number(mean(others), 3), "context-cosine"], ["after block", `${at} of ${last}`, "context-depth"]]));
+    const groups = groupsOf(state.values.csentences);
     scatterChart(picture.host, {
-      points: points.map(([x, y], i) => ({ name: shown.sentences[i].length > 34 ? `${shown.sentences[i].slice(0, 33)}…` : shown.sentences[i], x, y })),
+      points: points.map(([x, y], i) => ({ group: groups[i], name: shown.sentences[i].length > 34 ? `${shown.sentences[i].slice(0, 33)}…` : shown.sentences[i], x, y })),
       x: { label: "first direction" }, y: { label: "second direction" },
       describe: `Vectors of the word “${state.values.cword}” in ${points.length} sentences, after block ${at} of ${last}.`,
     });
@@ -56,8 +61,8 @@ export function contexts(state, studio) {
   ask();
   return section("One word in several sentences",
     h("div", { class: "panel" },
-      models.length > 1 ? choice(state, "cmodel", { label: "Model", options: models.map((place) => place.name) }) : null,
+      models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
       text(state, "cword", { label: "Word" }), depth,
-      text(state, "csentences", { label: "Sentences with it", rows: 5, hint: "3 to 16, a line each." })),
+      text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." })),
     body);
 }

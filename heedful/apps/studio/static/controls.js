@@ -15,8 +15,9 @@ function follow(state, name, update) {
 /**
  * A slider with the number beside it.
  * @param stops the values it can take, where they are not evenly spaced
+ * @param shown the value that stands for one of the setting
  */
-export function slider(state, name, { label, min, max, step = 1, stops = null, unit = "" }) {
+export function slider(state, name, { label, min, max, step = 1, stops = null, unit = "", shown = (value) => value }) {
   const id = newId(name);
   const range = h("input", {
     type: "range", id, min: stops ? 0 : min, max: stops ? stops.length - 1 : max, step: stops ? 1 : step,
@@ -33,7 +34,8 @@ export function slider(state, name, { label, min, max, step = 1, stops = null, u
     if (box.value !== "" && box.checkValidity()) state.set({ [name]: Number(box.value) }, { step: true });
     else box.reportValidity();
   });
-  follow(state, name, (value) => {
+  follow(state, name, (set) => {
+    const value = shown(set);
     range.value = stops ? nearest(value) : value;
     range.setAttribute("aria-valuetext", `${number(value)}${unit}`);
     box.value = value;

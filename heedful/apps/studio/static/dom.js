@@ -79,19 +79,20 @@ export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
 }
 
-let below = () => "";
+let beside = () => "";
 
-/** Say what stands below every figure, given its element. Told once: who makes it needs this file. */
-export const belowFigures = (make) => {
-  below = make;
+/** Say what stands beside every figure's title, given its element. Told once: who makes it needs this file. */
+export const besideTitles = (make) => {
+  beside = make;
 };
 
-/** A place for a drawing, with a title above, words below it, and what saves it. */
+/** A place for a drawing, with a title and what saves it above, and words below it. */
 export function figure(title, note = null) {
   const host = h("div", { class: "drawing" });
   const words = h("figcaption", {}, note ?? "");
-  const element = h("figure", {}, h("h3", {}, title), host, words);
-  element.append(below(element));
+  const head = h("div", { class: "figure-head" }, h("h3", {}, title));
+  const element = h("figure", {}, head, host, words);
+  head.append(beside(element));
   return { element, host, words };
 }
 

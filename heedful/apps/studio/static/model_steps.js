@@ -8,7 +8,7 @@ import { series } from "./draw/colours.js";
 import { shownPiece, spokenPiece } from "./draw/links.js";
 import { largest, strip } from "./draw/strip.js";
 import { secondText } from "./second_text.js";
-import { placesOf, subjectDefaults, subjectFields } from "./subject.js";
+import { exampleHead, openedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "./subject.js";
 import { renewWords } from "./words.js";
 
 export const KINDS = ["translator", "causal_lm", "encoder"];
@@ -19,7 +19,7 @@ export const reads = (studio) => placesOf(studio, KINDS);
 
 export const followDefaults = (studio) => ({
   on: "typed", ...subjectDefaults(studio, KINDS), second: "", given: "",
-  part: "", layer: -1, head: 0, row: 0,
+  part: "", layer: -1, head: -1, row: -1,
 });
 
 /** A number or name in the colour of its row or its column, which it keeps through all steps. */
@@ -55,14 +55,21 @@ export function followed(state, studio, names) {
   const fields = {
     part: choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS)] }),
     layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] }),
-    head: choice(state, "head", { label: "Head", options: [[0, "1"]] }),
+    head: choice(state, "head", { label: "Head", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] }),
   };
   const settings = panel(...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields));
   const body = h("div", {});
   let last = null;
-  const ask = live(body, (signal) => {
+  const ask = live(body, async (signal) => {
     const { text: typed, part, layer, head, row } = state.values;
-    return typed.trim() === "" ? null : call("steps", "follow", { ...second.asked(), part, layer, head, row }, signal);
+    if (typed.trim() === "") return null;
+    // Where nothing is chosen: the head in which the encoder shows something in an example, and the word that it is about.
+    const own = part === "encoder" || part === "" ? exampleHead(studio, state.values.model, "encoder") : undefined;
+    const opened = { part: own?.part ?? part, ...openedHead(own, { layer, head }) };
+    const follow = async (at) => ({ ...await call("steps", "follow", { ...second.asked(), ...opened, row: at }, signal), head: opened.head });
+    const found = await follow(Math.max(0, row));
+    const place = row < 0 && own ? pieceOf(found.rows, own.word) : -1;
+    return place > 0 ? follow(place) : found;
   }, (found) => {
     last = found;
     if (found) fill(found);
@@ -76,6 +83,7 @@ export function followed(state, studio, names) {
     for (const [name, list] of Object.entries(options)) fields[name].fill(list);
     fields.part.querySelector("select").value = found.part;
     fields.layer.querySelector("select").value = String(found.layer);
+    fields.head.querySelector("select").value = String(found.head);
     second.written(found.target);
   }
   const [words, told] = [h("div", {}), h("div", {})];
@@ -102,9 +110,9 @@ export function followed(state, studio, names) {
 
 /** What begins anew when one thing alone is chosen. */
 function begun(name) {
-  if (name === "model") return { part: "", layer: -1, head: 0, row: 0, given: "", second: "" };
-  if (name === "part") return { layer: -1, head: 0, row: 0 };
-  return ["text", "second", "given"].includes(name) ? { row: 0 } : {};
+  if (name === "model") return { part: "", layer: -1, head: -1, row: -1, given: "", second: "" };
+  if (name === "part") return { layer: -1, head: -1, row: -1 };
+  return ["text", "second", "given"].includes(name) ? { row: -1 } : {};
 }
 
 const signed = (value, digits = 3) => [value < 0 ? "− " : "+ ", number(Math.abs(value), digits)];
@@ -142,7 +150,7 @@ function stages(found, { stage, all }, names) {
       const host = h("div", { class: "drawing" });
       queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${spokenPiece(found.rows[found.row])}.`, label: "key" }));
       return [h("p", {}, "Each score becomes its exponential (less the highest score, which changes no weight), divided by the sum of all of them. So the weights of ", query(), " add up to 1."),
-        lines((each) => (each.power === null ? "hidden" : [own(each, each.power), ` ÷ ${number(found.sum)}`]), (each) => own(each, each.weight)), ...left, host];
+        lines((each) => (each.power === null ? "hidden" : h("span", { class: "term" }, own(each, each.power), ` ÷ ${number(found.sum)}`)), (each) => own(each, each.weight)), ...left, host];
     },
     () => [h("p", {}, "The values are added up, each times its weight: this is what ", query(), ` takes with it. The numbers are the channels in which the output is largest: ${found.channels.map((channel) => channel + 1).join(", ")}.`),
       h("p", { class: "row" }, tinted("Output", found.row, "row"), strip(found.mixed)),

@@ -47,7 +47,10 @@ function recorded(page) {
 
 /** The stream of bytes that a script holds, compressed and in base64. */
 function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  // Uint8Array.from would call a function for each of 8 million letters: 560 ms instead of 18.
+  for (let i = 0; i < letters.length; i += 1) bytes[i] = letters.charCodeAt(i);
   return new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
 }
 

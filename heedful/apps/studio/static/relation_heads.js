@@ -2,7 +2,7 @@
 
 import { button } from "./controls.js";
 import { h, number, section, table } from "./dom.js";
-import { clearHeads } from "./subject.js";
+import { clearHeads, exampleHead } from "./subject.js";
 
 const percent = (share) => `${number(100 * share, 2)} %`;
 
@@ -11,7 +11,7 @@ export const relationName = (studio, model, head) => relationsOf(studio, model, 
 
 /** What was measured of a head alone, as sentences; empty where nothing was. */
 export function relationEvidence(studio, model, head) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  const noted = exampleHead(studio, model, head.part);
   const told = noted && isAt(noted, head) ? [noted.about] : [];
   return [...told, ...relationsOf(studio, model, head).map((each) => `${each.relation}: its strongest line is right for ${percent(each.share)} of ${number(each.count)} words; ${fixed(each.offset)}: ${percent(each.offset_share)}.`)].join(" ");
 }
@@ -37,7 +37,8 @@ export function relationSection(studio, model, open) {
   const columns = ["relation", "layer.head", "right", "a fixed place", "words", ""];
   const beaten = others.map((each) => `${each.relation} (best head ${percent(each.share)}, ${fixed(each.offset)} ${percent(each.offset_share)})`);
   return section("Heads and the grammar of sentences",
-    h("p", {}, "In a treebank people have marked which word belongs to which. For each relation, the head that finds the second word from the first most often was chosen on some documents of GUM, and measured on others: the word with its strongest line is the right one, the word itself and special tokens left out. Beside it stands the best fixed place, which needs no understanding."),
+    h("p", {}, "In a treebank people have marked which word belongs to which. For each relation, the head that finds the second word from the first most often was chosen on some documents of GUM, and measured on others: the word with its strongest line is the right one, the word itself and special tokens left out. Beside it stands the best fixed place, which needs no understanding.",
+      all[0].part === "decoder" ? " This model reads from left to right, so it was asked only where the second word comes first." : ""),
     clear.length ? table("Heads that find the word better than a fixed place", columns, clear.map(row)) : h("p", { class: "sentence" }, "No head of this model finds the words of any relation clearly better than a fixed place."),
     clear.length && others.length ? h("p", { class: "sentence" }, `For other relations the best head is not clearly better than a fixed place: ${beaten.join("; ")}.`) : "",
     !clear.length ? table("The best head of each relation", columns, others.map(row)) : "");

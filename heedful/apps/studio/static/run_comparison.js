@@ -18,7 +18,7 @@ const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(
 
 export function stateOf(run) {
   if (run.training) return run.left > 0 ? `in training, about ${duration(run.left)} left` : "in training";
-  if (run.done) return run.done;
+  if (run.done) return run.begun ? `${run.done}, begun from another model's weights` : run.done;
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 

@@ -6,6 +6,7 @@ import { choice, text } from "./controls.js";
 import { h, number, section, table } from "./dom.js";
 
 const SHORT = 90; // characters of a sentence in the list
+const CHANGED_MOST = "the one that changed most";
 
 /** The words of a text; those that were not in the one before it are marked. */
 const marked = (words) => h("span", { dir: "auto", class: "sample" }, words.flatMap(([word, isNew]) => (isNew ? [h("mark", { class: "new-word" }, word.trimEnd()), word.slice(word.trimEnd().length)] : [word])));
@@ -13,7 +14,7 @@ const marked = (words) => h("span", { dir: "auto", class: "sample" }, words.flat
 /** How the translation of a sentence changed from one validation to the next. */
 export function textsOverTime(state) {
   const place = h("div", {});
-  const sentence = choice(state, "sentence", { label: "Sentence of the validation data", options: [[0, "…"]] });
+  const sentence = choice(state, "sentence", { label: "Sentence of the validation data", options: [[-1, CHANGED_MOST]] });
   const range = h("input", { type: "range", id: "history-step", min: 0, max: 0, step: 1 });
   const said = h("output", { for: "history-step", class: "count" });
   const sliding = h("div", { class: "field slider" }, h("label", { for: "history-step" }, "Validation at step"), range, said);
@@ -21,7 +22,8 @@ export function textsOverTime(state) {
   const all = h("div", {});
   const controls = h("div", { class: "panel" }, sentence, sliding);
   const body = h("div", {}, place, controls, now, all);
-  const element = section("Sample translations over time", h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked."), body);
+  const about = h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked.");
+  const element = section("Sample translations over time", about, body);
   let answer = null;
 
   const steps = () => [...new Set(answer.runs.flatMap((run) => run.texts.map((each) => each.step)))].sort((a, b) => a - b);
@@ -34,7 +36,7 @@ export function textsOverTime(state) {
   function draw() {
     if (!answer) return;
     const found = answer.source === null ? [] : steps();
-    controls.hidden = !found.length;
+    controls.hidden = about.hidden = !found.length;
     place.replaceChildren(found.length ? "" : h("p", { class: "note" }, "The chosen runs have written no sample translations. A run of translation writes some at each validation that decodes."));
     if (!found.length) {
       now.replaceChildren();
@@ -63,7 +65,7 @@ export function textsOverTime(state) {
 
   const ask = live(body, (signal) => call("runs", "history", { runs: state.values.runs, sentence: state.values.sentence }, signal), (found) => {
     answer = found;
-    sentence.fill(found.sentences.map((source, i) => [i, source.length > SHORT ? `${source.slice(0, SHORT)}…` : source]));
+    sentence.fill([[-1, CHANGED_MOST], ...found.sentences.map((source, i) => [i, source.length > SHORT ? `${source.slice(0, SHORT)}…` : source])]);
     draw();
   });
   return { element, ask, draw };
@@ -74,9 +76,9 @@ export function worstTexts(state) {
   const body = h("div", {});
   const element = section("Worst translations", h("p", { class: "about" }, "The sentences of the newest validation whose translations have the lowest chrF, among all that it decoded."), body);
   const ask = live(body, (signal) => call("runs", "worst", { runs: state.values.runs }, signal), ({ runs }) => {
-    body.replaceChildren(...(runs.length ? runs.map((run) => table(`${run.name}, step ${number(run.step)}`, ["source", "reference", "translation", "chrF"],
-      run.texts.map((each) => [each.source, each.reference, each.text, each.chrf === null ? "–" : number(each.chrf, 3)]), { words: true, class: "figures wrapped" }))
-      : [h("p", { class: "note" }, "The chosen runs have recorded none. A run of translation records them at each validation that decodes.")]));
+    element.hidden = !runs.length;
+    body.replaceChildren(...runs.map((run) => table(`${run.name}, step ${number(run.step)}`, ["source", "reference", "translation", "chrF"],
+      run.texts.map((each) => [each.source, each.reference, each.text, each.chrf === null ? "–" : number(each.chrf, 3)]), { words: true, class: "figures wrapped" })));
   });
   return { element, ask };
 }

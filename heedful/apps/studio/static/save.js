@@ -1,4 +1,4 @@
-// Below every drawing: save it as it is seen, its numbers, or the address that shows it again.
+// With every drawing: save it as it is seen, its numbers, or the address that shows it again.
 
 import { h } from "./dom.js";
 import { pictureOf } from "./picture.js";
@@ -73,7 +73,7 @@ async function copyLink(said) {
 }
 
 /**
- * The control below a drawing.
+ * The control of a drawing.
  * @param root what is saved, as it is seen
  * @param title tells the title of what is seen
  */

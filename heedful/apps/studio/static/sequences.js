@@ -10,6 +10,7 @@ import { placesOf } from "./subject.js";
 import { base64Of } from "./upload.js";
 
 const MIXED = 45; // per cent of the glow behind a token, so that its text stays readable
+const VOICES = ["soprano", "alto", "tenor", "bass"]; // in the order of the tokens of a moment
 const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 
 const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
@@ -45,14 +46,15 @@ export function sequences(host, state, studio) {
   const player = button("Listen", () => (stop ? stop() : start()), { quiet: true });
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const said = h("p", { class: "note chosen-token", role: "status" });
-  const body = h("div", {}, h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element),
-    h("h3", {}, "Tokens as cut"), chips, said);
+  const pictures = h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element);
+  const body = h("div", {}, pictures, h("h3", {}, "Tokens as cut, with their numbers in the vocabulary"), chips, said);
   host.replaceChildren(about, h("div", { class: "panel controls", role: "group", "aria-label": "Sample and head" },
     choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, own, keep, warmth,
     h("div", { class: "row" }, another, player), step, layer, head),
   body, limited);
 
   let found = null;
+  let usual = 0; // tokens that are given where no number is chosen
   let upload = null;
   let stop = null;
   let move = () => {};
@@ -97,7 +99,8 @@ export function sequences(host, state, studio) {
     const stops = [];
     for (let at = found.conditions; at < found.whole; at += found.step) stops.push(at);
     stops.push(found.whole);
-    stepped(keep, "keep", "Tokens given, 0 for the usual", stops.length > 2 && drawing.kind !== "room" ? [0, ...stops.filter((at) => at > 0)] : []);
+    if (!state.values.keep) usual = found.begun.kept;
+    stepped(keep, "keep", "Tokens given", stops.length > 2 && drawing.kind !== "room" ? stops.filter((at) => at > 0) : [], (kept) => kept || usual);
     stepped(step, "step", "Steps taken", found.samples.length > 1 ? counted(found.samples.length).map((n) => n - 1) : []);
     const writes = found.conditions < found.samples[0]?.tokens.length;
     another.hidden = !writes || drawing.kind === "room";
@@ -107,12 +110,12 @@ export function sequences(host, state, studio) {
   }
 
   /** A slider over some stops, made anew only when they change: it may be in somebody's hand. */
-  function stepped(host, name, label, stops) {
-    const key = stops.join();
+  function stepped(host, name, label, stops, shown) {
+    const key = [...stops, shown?.(0)].join();
     if (host.dataset.stops === key) return;
     host.dataset.stops = key;
     host.hidden = !stops.length;
-    host.replaceChildren(stops.length ? slider(state, name, { label, stops }) : "");
+    host.replaceChildren(stops.length ? slider(state, name, { label, stops, shown }) : "");
   }
 
   function show(shares) {
@@ -122,9 +125,13 @@ export function sequences(host, state, studio) {
     const drawn = Boolean(drawing.places);
     for (const each of [given, whole, looked]) each.element.hidden = !drawn;
     if (drawn) {
-      const shared = { token: at, choose };
+      // Pictures side by side have one scale.
+      const pitches = [...found.begun.drawing.notes ?? [], ...drawing.notes ?? []].map((note) => note[1]);
+      const range = pitches.length ? [Math.min(...pitches), Math.max(...pitches)] : undefined;
+      const shared = { token: at, range, choose };
+      pictures.classList.toggle("series", drawing.kind === "series");
       const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
-      drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, choose, describe: `The sample as far as it is given. ${count}` });
+      drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, range, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
       move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
       whole.words.textContent = completion(drawing, found, state.values);
@@ -142,14 +149,19 @@ export function sequences(host, state, studio) {
   function showChips(tokens, kept, at, shares) {
     const focused = chips.contains(document.activeElement);
     const most = shares ? Math.max(...shares.shares, 1e-12) : 1;
-    chips.replaceChildren(...tokens.map(([piece, id], i) => {
+    const voices = current().drawing.kind === "notes" && found.step === VOICES.length;
+    chips.classList.toggle("voices", voices);
+    const made = tokens.map(([piece, id], i) => {
       const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, id === null ? null : h("small", {}, id));
       if (shares?.shares[i]) chip.style.background = `color-mix(in srgb, var(--glow) ${Math.round((MIXED * shares.shares[i]) / most)}%, var(--raised))`;
       return chip;
-    }));
-    const pressed = chips.children[at];
+    });
+    chips.replaceChildren(...(voices ? VOICES.map((name) => h("span", { class: "voice" }, name)) : []), ...made);
+    const pressed = made[at];
     if (focused) pressed.focus({ preventScroll: true });
-    chips.scrollTop = Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
+    const begins = state.values.token < 0; // nobody has chosen one: the tokens begin at the first
+    chips.scrollTop = begins ? 0 : Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
+    chips.scrollLeft = begins ? 0 : Math.max(0, pressed.offsetLeft - chips.clientWidth / 2);
     const [piece, id, field] = tokens[at];
     const forms = found.fields.map((each) => each.form).join(", ");
     said.textContent = id === null

@@ -4,7 +4,7 @@ import { addressOf, currentPage, embedded, site } from "./address.js";
 import { problem, studioFacts, StudioError } from "./api.js";
 import { startPage } from "./course.js";
 import { lessonOf } from "./lesson.js";
-import { belowFigures, h } from "./dom.js";
+import { besideTitles, h } from "./dom.js";
 import { acceptDrops } from "./drop_model.js";
 import { saves } from "./save.js";
 import { carried, openState } from "./state.js";
@@ -89,7 +89,7 @@ async function start() {
   main.setAttribute("aria-busy", "false");
 }
 
-belowFigures(saves);
+besideTitles(saves);
 document.documentElement.classList.toggle("embedded", embedded);
 if (!site) acceptDrops();
 start();

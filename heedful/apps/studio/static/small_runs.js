@@ -99,6 +99,8 @@ const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
 const samplesOf = (result) => table("What the model trained here writes", ["English", "right", "written"],
   result.samples.map((each) => [each.source, each.reference, mark(each.text, each.reference)]), { words: true });
 
+const SHORT = 24; // characters of a wrong translation, which may go on and on
+
 /** A translation, marked where it is wrong. */
-export const mark = (text, reference) => h("span", { class: `sample ${text === reference ? "is-right" : "is-wrong"}` },
-  text || "(nothing)", h("span", { class: "sign-of", "aria-label": text === reference ? "right" : "wrong" }, text === reference ? " ✓" : " ✗"));
+export const mark = (text, reference) => h("span", { class: `sample ${text === reference ? "is-right" : "is-wrong"}`, title: text },
+  (text === reference || text.length <= SHORT ? text : `${text.slice(0, SHORT)}…`) || "(nothing)", h("span", { class: "sign-of", "aria-label": text === reference ? "right" : "wrong" }, text === reference ? " ✓" : " ✗"));

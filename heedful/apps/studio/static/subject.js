@@ -19,11 +19,22 @@ export const noModel = (kind) => h("p", { class: "sentence" }, `None of the mode
 export const clearHeads = (studio, model) =>
   (studio.places.find((place) => place.name === model)?.noted_heads ?? []).filter((each) => each.gain[0] > 0);
 
-/** The head that a model's card points at, or else the one that does most for a relation, as settings of a page of attention. */
+/** The head that a model's card points at, as settings of a page of attention: nothing where it points at none. */
 export function notedHead(studio, model) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head
-    ?? clearHeads(studio, model).sort((a, b) => b.gain[0] - a.gain[0])[0];
+  const noted = studio.places.find((place) => place.name === model)?.noted_head;
   return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
+}
+
+/** The head of a part in which an example shows something, as the model's card says; undefined without one. */
+export function exampleHead(studio, model, part) {
+  const place = studio.places.find(({ name }) => name === model);
+  return [place?.noted_head, ...(place?.example_heads ?? [])].find((each) => each?.part === part);
+}
+
+/** Block and head to open: those that are set, else those of an example's head, else the first head. */
+export function openedHead(own, { layer, head }) {
+  const block = layer < 0 && own ? own.layer - 1 : layer;
+  return { layer: block, head: head >= 0 ? head : block === own?.layer - 1 ? own.head - 1 : 0 };
 }
 
 /** The place of a word among pieces, or −1. */

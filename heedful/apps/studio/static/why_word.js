@@ -125,8 +125,7 @@ function writeAgain(host, title, { model, line }) {
     },
     heads(found) {
       off.clear();
-      if (!found) heads.replaceChildren(h("span", { class: "note" }, "Which heads weigh most, the studio on your machine computes."));
-      else heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, "Heads that weigh most, and what each adds to the value:"), ...found.map(({ address, effect }) =>
+      heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, "Heads that weigh most, and what each adds to the value:"), ...found.map(({ address, effect }) =>
         press(`${partInWords(address)}: ${number(effect, 2)}`, (on) => (on ? off.add(address) : off.delete(address))))] : []));
       ask();
     },

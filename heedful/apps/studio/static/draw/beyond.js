@@ -6,6 +6,7 @@ import { redrawn, series as colour } from "./colours.js";
 
 const HEIGHT = 230;
 const MARGIN = { left: 56, right: 14, top: 20, bottom: 38 };
+const ROOM = 1.12; // so that no curve lies on the frame
 const ROWS = 40; // of the table
 
 /**
@@ -22,7 +23,7 @@ function draw(host, { series, trained, last, x: across, y: up, describe }) {
   const [bottom, right] = [HEIGHT - MARGIN.bottom, width - MARGIN.right];
   const reach = extent(series.flatMap((each) => each.points.map((point) => point[1])));
   const x = axis([0, last], [MARGIN.left, right]);
-  const y = axis([Math.min(0, reach[0]), Math.max(0, reach[1])], [bottom, MARGIN.top], { room: 40 });
+  const y = axis([Math.min(0, ROOM * reach[0]), Math.max(0, ROOM * reach[1])], [bottom, MARGIN.top], { room: 40 });
   const svg = s("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${describe} Past ${trained}, training has seen nothing.` });
   const edge = Math.min(right, x.scale(trained));
   svg.append(s("rect", { class: "unseen-part", x: edge, y: MARGIN.top, width: Math.max(0, right - edge), height: bottom - MARGIN.top }),

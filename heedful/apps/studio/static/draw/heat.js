@@ -69,10 +69,12 @@ function draw(host, map) {
 
 function paint(pen, map, sizes, colour) {
   const gap = sizes.cell >= 10 && sizes.tall >= 10 ? 1 : 0;
+  const stripes = hatching(pen);
   map.values.forEach((row, i) => row.forEach((value, j) => {
     const [x, y] = [sizes.left + j * sizes.cell, sizes.top + i * sizes.tall];
     if (map.hidden?.[i]?.[j]) {
-      hatch(pen, x, y, sizes, gap);
+      pen.fillStyle = stripes;
+      pen.fillRect(x, y, sizes.cell - gap, sizes.tall - gap);
       return;
     }
     pen.fillStyle = colour(value);
@@ -92,17 +94,22 @@ function frame(pen, { marked, values }, { left, top, cell, tall }) {
   else pen.strokeRect(left + marked.index * cell, top, cell, tall * values.length);
 }
 
-function hatch(pen, x, y, sizes, gap) {
+/** Slanted lines on the ground of what is hidden: one pattern over all cells, which may be too small for a line each. */
+function hatching(pen) {
   const style = getComputedStyle(document.documentElement);
-  pen.fillStyle = style.getPropertyValue("--sunken");
-  pen.fillRect(x, y, sizes.cell - gap, sizes.tall - gap);
-  if (sizes.cell < 8) return;
-  pen.strokeStyle = style.getPropertyValue("--line");
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(x + sizes.cell * 0.3, y + sizes.tall * 0.7);
-  pen.lineTo(x + sizes.cell * 0.7, y + sizes.tall * 0.3);
-  pen.stroke();
+  const tile = h("canvas", { width: 8, height: 8 });
+  const own = tile.getContext("2d");
+  own.fillStyle = style.getPropertyValue("--sunken");
+  own.fillRect(0, 0, 8, 8);
+  own.strokeStyle = style.getPropertyValue("--soft");
+  own.globalAlpha = 0.6;
+  own.beginPath();
+  for (const from of [-8, 0, 8]) {
+    own.moveTo(from - 1, 9);
+    own.lineTo(from + 9, -1);
+  }
+  own.stroke();
+  return pen.createPattern(tile, "repeat");
 }
 
 function label(pen, map, sizes, host) {
@@ -132,7 +139,9 @@ function label(pen, map, sizes, host) {
   }
   pen.textAlign = "center";
   for (let j = 0; !slanted && j < columns; j += across) {
-    pen.fillText(map.columns.names ? String(map.columns.names[j]) : String(j), sizes.left + (j + 0.5) * sizes.cell, sizes.bottom + 11);
+    const name = String(map.columns.names ? map.columns.names[j] : j);
+    const x = sizes.left + (j + 0.5) * sizes.cell;
+    pen.fillText(name, Math.min(x, sizes.right + 1 - pen.measureText(name).width / 2), sizes.bottom + 11);
   }
   pen.fillText(map.columns.label, (sizes.left + sizes.right) / 2, sizes.bottom + (slanted ? slanted.room - 10 : 28));
   pen.save();

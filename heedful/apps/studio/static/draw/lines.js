@@ -14,7 +14,8 @@ let charts = 0;
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
  * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots}],
- *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all}, y: {label: "" for none, log, zero},
+ *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
+ *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
@@ -83,6 +84,7 @@ function layOut(host, chart, all) {
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
   const box = { width, height, bottom, top: MARGIN.top, left: leftOf(y, Boolean(chart.y.label)), right: width - MARGIN.right };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
+  if (chart.x.text) x.text = chart.x.text;
   return { ...box, x, y, all, chart };
 }
 

@@ -6,6 +6,7 @@ import { redrawn, series } from "./colours.js";
 const LINE = 26; // height of a word in pixels, as in the style sheet
 const MOST = 1200; // lines at a time; more are a blot, and slow
 const BINS = 4096;
+const LEAST_SAID = 0.001;
 const STRIP = 7; // pixels of a head's strip beside a word
 const MOST_STRIPS = 12;
 
@@ -194,7 +195,7 @@ function stripes({ heads, columns, colour }, [row, column]) {
 function sentence(picture, now) {
   const own = (now.side === "row" ? picture.rows : picture.columns).pieces[now.index];
   const other = (now.side === "row" ? picture.columns : picture.rows).pieces;
-  const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 5)
+  const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).filter(([weight], i) => i === 0 || weight >= LEAST_SAID).slice(0, 5)
     .map(([weight, i]) => `“${spokenPiece(other[i])}” ${number(weight, 3)}`);
-  return `“${spokenPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (the mean of the heads that are on).`;
+  return `“${spokenPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (${picture.heads.length === 1 ? `head ${picture.heads[0].head + 1}` : "the mean of the heads that are on"}).`;
 }

@@ -12,7 +12,8 @@ export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯",
 /**
  * Draw a piano roll.
  * @param roll {notes: [[start, pitch, end]], chosen: {kind, value, time} or null, choose: called with the number of a
- *   note, describe, length: number of steps, by default up to the last end; from: step at which a model begins to
+ *   note, describe, length: number of steps, by default up to the last end; range: [lowest, highest] pitch,
+ *   by default those of the notes; from: step at which a model begins to
  *   write; marked: number of a note with a frame; shares: for each note how much it glows}
  * @returns a function that moves the line of the player to a step, or hides it at null
  */
@@ -33,12 +34,12 @@ export function pianoRoll(host, roll) {
   return move;
 }
 
-function draw(host, { notes, chosen, choose, describe, length, from, marked, shares }, at) {
+function draw(host, { notes, chosen, choose, describe, length, range, from, marked, shares }, at) {
   const width = Math.max(200, host.clientWidth);
   const last = length ?? Math.max(...notes.map((note) => note[2]));
   const most = shares ? Math.max(...shares, 1e-12) : 1;
   const pitches = notes.map((note) => note[1]);
-  const [low, high] = [Math.min(...pitches), Math.max(...pitches)];
+  const [low, high] = range ?? [Math.min(...pitches), Math.max(...pitches)];
   const tall = (HEIGHT - 2 * ROOM) / (high - low + 1);
   const x = (step) => ROOM + (step / last) * (width - 2 * ROOM);
   at.x = x;

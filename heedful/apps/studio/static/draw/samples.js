@@ -11,11 +11,11 @@ export const sharesOf = (drawing, shares) =>
 
 /**
  * Draw a sample.
- * @param sample {drawing: as the server describes it, shares: of each token or null, token: the chosen one or −1,
+ * @param sample {drawing: as the server describes it, shares: of each token or null, token: the chosen one or −1, range: of the pitches,
  *   choose: called with a token, describe}
  * @returns a function that moves the line of a player, for notes
  */
-export function drawSample(host, { drawing, shares, token, choose, describe }) {
+export function drawSample(host, { drawing, shares, token, range, choose, describe }) {
   const own = shares && sharesOf(drawing, shares);
   const chosen = drawing.places.findIndex((tokens) => tokens.includes(token));
   const chooses = (place) => drawing.places[place]?.length && choose(drawing.places[place].at(-1));
@@ -25,7 +25,7 @@ export function drawSample(host, { drawing, shares, token, choose, describe }) {
   }
   if (drawing.kind === "notes") {
     return pianoRoll(host, {
-      notes: drawing.notes, length: drawing.length, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses,
+      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses,
       describe,
     });
   }

@@ -2,7 +2,7 @@
 
 import { folded, h, number, table } from "../dom.js";
 import { axis, extent, frame, leftOf, widthOf } from "./axes.js";
-import { redrawn } from "./colours.js";
+import { redrawn, series } from "./colours.js";
 import { d3 } from "./d3.js";
 import { readItems } from "./items.js";
 
@@ -10,7 +10,7 @@ const [TOP, BOTTOM, RIGHT, LINE, DOT] = [14, 40, 16, 15, 5];
 
 /**
  * Draw dots.
- * @param chart {points: [{name, x, y, own: marked, open: a ring}], x: {label, log, text}, y: {label},
+ * @param chart {points: [{name, x, y, own: marked, open: a ring, group: number of its colour}], x: {label, log, text}, y: {label},
  *   describe, best: a name for the line of those that are highest for what lies left of them}
  */
 export function scatterChart(host, chart) {
@@ -38,7 +38,8 @@ function draw(host, chart) {
   }
   const dots = svg.append("g").selectAll("circle").data(placed).join("circle")
     .attr("class", (each) => `spot${each.own ? " own" : ""}${each.open ? " open" : ""}`).attr("r", DOT)
-    .attr("cx", ({ at }) => at[0]).attr("cy", ({ at }) => at[1]);
+    .attr("cx", ({ at }) => at[0]).attr("cy", ({ at }) => at[1]).style("fill", ({ group }) => (group === undefined ? null : series(group)))
+    .style("stroke", ({ group }) => (group === undefined ? null : series(group)));
   svg.append("g").selectAll("text").data(labels(placed, box, corners)).join("text").attr("class", ({ own }) => (own ? "spot-name own" : "spot-name"))
     .attr("x", (each) => each.left).attr("y", (each) => each.top + LINE - 3).text((each) => each.name);
   const value = (each) => (chart.x.text ?? number)(each.x);

@@ -8,7 +8,7 @@ import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
 const LEFT = 118; // room for the names of parts
-const NARROW = 46; // the least width of a column; a drawing that is wider scrolls
+const NARROW = 34; // the least width of a column; a drawing that is wider scrolls
 const GAP = 16; // between two parts, where the flow is seen
 const UNFOLD = 650; // milliseconds
 
@@ -72,7 +72,7 @@ export function drawWay(host, found, view) {
   const width = Math.max(host.clientWidth, left + columns * NARROW + 4);
   const step = (width - left - 4) / columns;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
-  const svg = s("svg", { width, role: "group", "aria-label": describe(found, view) });
+  const svg = s("svg", { class: step < 42 ? "narrow" : null, width, role: "group", "aria-label": describe(found, view) });
   const before = host.way?.found === found && host.way.width === width ? host.way.parts : new Map();
   const moves = matchMedia("(prefers-reduced-motion: reduce)").matches ? () => {} : move;
   const parts = new Map();
@@ -83,7 +83,7 @@ export function drawWay(host, found, view) {
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});
-    const height = PARTS[name](inner, found, { ...view, open }, place);
+    const height = PARTS[name](inner, found, { ...view, open, last: view.stop === STOPS.length - 1 }, place);
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);

@@ -54,15 +54,23 @@ function pressable(group, press, neighbour) {
   return group;
 }
 
+/** A piece in a box of some width: in small letters where it must, then on two lines, then cut. */
+function named(piece, x, y, room) {
+  if (8 * piece.length <= room) return [s("text", { x, y: y + 17.5 }, piece)];
+  const line = (words, down) => s("text", { class: "small", x, y: y + down }, words);
+  if (5.4 * piece.length <= room) return [line(piece, 16.5)];
+  const most = Math.max(Math.ceil(piece.length / 2), 2);
+  return [piece.slice(0, most), piece.slice(most)].map((half, i) => line(cut(half, Math.floor(room / 5.4)), 11.5 + 10 * i));
+}
+
 /** The pieces as buttons: the one that is pressed is followed. */
 function pieces(found, view, { middle, step }, y) {
-  const room = Math.max(2, Math.floor((step - 7) / 8));
   return found.pieces.map((piece, i) => {
     const chosen = i === view.query;
     const group = s("g", {
       class: `way-piece${chosen ? " chosen" : ""}`, role: "button", tabindex: chosen ? "0" : "-1", "aria-pressed": String(chosen), "aria-label": `Follow ${spokenPiece(piece)}`, "data-column": i,
     }, s("rect", { x: middle(i) - step / 2 + 2, y, width: step - 4, height: 26, rx: 5 }),
-    s("text", { x: middle(i), y: y + 17.5 }, cut(shownPiece(piece), room)), s("title", {}, shownPiece(piece)));
+    ...named(shownPiece(piece), middle(i), y, step - 6), s("title", {}, shownPiece(piece)));
     return pressable(group, () => view.choose(i), (way) => group.parentNode.querySelector(`[data-column="${i + way}"]`));
   });
 }
@@ -186,7 +194,9 @@ export const PARTS = {
       if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
       if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, number(weight, 2)));
     });
-    const words = found.predicts === "hidden" ? "the hidden word: ?" : "the next word: ?";
+    const known = view.last && !found.ended && found.candidates[0];
+    const word = !known ? "?" : known.end ? "(the end)" : cut(spokenPiece(known.piece), 12);
+    const words = `the ${found.predicts === "hidden" ? "hidden" : "next"} word: ${word}`;
     own.append(title(found.cross ? "Attention" : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14 }),
       s("text", { class: "way-next-name", x: at, y: room + 18.5 }, words));
     return room + 30;

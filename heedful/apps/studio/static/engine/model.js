@@ -91,23 +91,26 @@ class Model {
     return Object.assign(Object.create(Model.prototype), this, { stacks });
   }
 
-  /** Run a stack over a whole sequence of ids, with options of `Stack.pass`: output [L, D]. */
-  run(name, ids, options = {}) {
+  /** Run a stack over a whole sequence of ids, or its embedding, with options of `Stack.pass`: output [L, D]. */
+  run(name, ids, { embedded = null, ...options } = {}) {
     const stack = this.stacks[name];
     const positions = ids.map((_, i) => i);
     const beam = stack.begin();
-    return stack.pass(this.embed(name, ids, positions), ids.map(() => beam), positions, options);
+    return stack.pass(embedded ?? this.embed(name, ids, positions), ids.map(() => beam), positions, options);
   }
 
-  /** Run the model over a reading, and keep all tensors: {states of the last stack, capture}. */
-  capture(reading) {
+  /**
+   * Run the model over a reading, and keep all tensors: {states of the last stack, capture}.
+   * @param embedded embeddings of stacks, by name, in place of those of the ids
+   */
+  capture(reading, embedded = {}) {
     const capture = new Map();
     let [states, read] = [null, null];
     if (reading.encoder) {
-      states = this.run("encoder", reading.encoder.ids, { capture });
+      states = this.run("encoder", reading.encoder.ids, { capture, embedded: embedded.encoder });
       if (reading.decoder) read = this.stacks.decoder.read(states, reading.encoder.ids.length);
     }
-    if (reading.decoder) states = this.run("decoder", reading.decoder.ids, { read, capture });
+    if (reading.decoder) states = this.run("decoder", reading.decoder.ids, { read, capture, embedded: embedded.decoder });
     return { states, capture };
   }
 

@@ -250,7 +250,7 @@ function keepHeads(keep, part, rows, query, { keys, values }, context, captured)
 }
 
 /** Rotate queries or keys [R, H · E] by angles proportional to their positions (Su 2021), in place. */
-function rotate(x, rows, { rotary, head_width: width }, heads, positions) {
+export function rotate(x, rows, { rotary, head_width: width }, heads, positions) {
   const rotated = rotary.width ?? width;
   const half = rotated / 2;
   for (let pair = 0; pair < half; pair += 1) {

@@ -8,50 +8,93 @@ import { choose } from "./passes.js";
 import { checkLength } from "./readings.js";
 import { Refusal } from "./refusal.js";
 import { search } from "./search.js";
+import { slopesOf } from "./slopes.js";
 
 const LONGEST = 600;
 const CANDIDATES = 6;
-const AT_HOME = "Look at them in the studio on your machine; here each word can fall silent in turn";
+const MOST_HEADS = 8;
+const STEPS = 64; // points between baseline and text
 
 /** What each token of the source or prompt and of the output so far adds to a word. */
 export function why(model, request) {
-  if (request.way === "gradients") {
-    throw new Refusal({ what: "Integrated gradients are not computed in an exported page", where: "way", remedy: AT_HOME });
-  }
   const { result, token, written } = predicted(model, request);
   const { against = null } = request;
   [token, against].forEach((id) => checkToken(model, id));
   const { encoder, decoder } = result.reading;
-  const read = (silent) => model.start(encoder?.ids ?? null, silent).read;
-  const value = (memory, silent) => valueOf(model.logits(model.run("decoder", decoder.ids, { read: memory, silent }).subarray(-model.spec.width)), token, against);
-  const memory = read(null);
-  const whole = value(memory, null);
-  const only = (i) => new Set([i]);
-  // The last token asks the question, so it stays.
-  const last = decoder.ids.length - 1;
-  const lost = {
-    encoder: (i) => whole - value(read(only(i)), null),
-    decoder: (i) => (i === last ? 0 : whole - value(memory, only(i))),
-  };
-  const sides = Object.fromEntries(Object.entries({ encoder, decoder }).filter(([, tokens]) => tokens).map(([name, { ids, pieces, special }]) =>
-    [name, { pieces, special, scores: ids.map((_, i) => significant(lost[name](i))) }]));
+  const { value, baseline, scores } = (request.way === "gradients" ? byGradients : bySilence)(model, result.reading, token, against);
+  const sides = Object.entries({ encoder, decoder }).filter(([, tokens]) => tokens).map(([name, { pieces, special }]) =>
+    [name, { pieces, special, scores: scores[name].map(significant) }]);
   return {
     token,
     piece: result.writer.nameOf(token),
     // The tokens of a prompt, unlike those of a source, share the decoder with what is written.
     given: encoder ? encoder.ids.length : decoder.ids.length - written,
-    value: whole,
-    baseline: null,
-    sides,
+    value,
+    baseline,
+    sides: Object.fromEntries(sides),
     candidates: bestTokens(result.scores, CANDIDATES).map((id) => ({
       id: inVocabulary(model, id, result), piece: result.writer.nameOf(id), probability: Math.exp(result.scores[id]),
     })),
   };
 }
 
-/** The lens by layer, and what sub-layers add to a word; heads need slopes, which are not computed. */
+/** What the value loses when nothing attends to a token, for each of each stack. */
+function bySilence(model, { encoder, decoder }, token, against) {
+  const read = (silent) => model.start(encoder?.ids ?? null, silent).read;
+  const valueWith = (memory, silent) => {
+    const states = model.run("decoder", decoder.ids, { read: memory, silent });
+    return valueOf(model, states, token, against);
+  };
+  const memory = read(null);
+  const value = valueWith(memory, null);
+  const only = (i) => new Set([i]);
+  // The last token asks the question, so it stays.
+  const last = decoder.ids.length - 1;
+  const lost = {
+    encoder: (i) => value - valueWith(read(only(i)), null),
+    decoder: (i) => (i === last ? 0 : value - valueWith(memory, only(i))),
+  };
+  return {
+    value,
+    baseline: null,
+    scores: { encoder: encoder?.ids.map((_, i) => lost.encoder(i)), decoder: decoder.ids.map((_, i) => lost.decoder(i)) },
+  };
+}
+
+/** Integrated gradients: shares of the change from unknown words alone to the text. */
+function byGradients(model, reading, token, against) {
+  const names = Object.keys(model.stacks);
+  const ways = Object.fromEntries(names.map((name) => [name, wayTo(model, name, reading[name].ids)]));
+  const at = (share) => {
+    const embedded = Object.fromEntries(names.map((name) => [name, ways[name].base.map((each, i) => each + share * ways[name].change[i])]));
+    return { reading, ...model.capture(reading, embedded) };
+  };
+  const sums = Object.fromEntries(names.map((name) => [name, new Float64Array(ways[name].change.length)]));
+  for (let step = 0; step < STEPS; step += 1) {
+    const { embeddings } = slopesOf(model, at((step + 0.5) / STEPS), token, against);
+    for (const name of names) embeddings[name].forEach((slope, i) => (sums[name][i] += slope / STEPS));
+  }
+  const { width } = model.spec;
+  const scoresOf = (name) => reading[name].ids.map((_, row) =>
+    sums[name].subarray(row * width, (row + 1) * width).reduce((sum, slope, i) => sum + slope * ways[name].change[row * width + i], 0));
+  return {
+    value: valueOf(model, at(1).states, token, against),
+    baseline: valueOf(model, at(0).states, token, against),
+    scores: Object.fromEntries(names.map((name) => [name, scoresOf(name)])),
+  };
+}
+
+/** The embedding in which every word is unknown, and the change from there to that of the text. */
+function wayTo(model, name, ids) {
+  const { pad, bos, eos, unk } = name === "encoder" ? model.source : model.target;
+  const positions = ids.map((_, i) => i);
+  const base = model.embed(name, ids.map((id) => ([pad, bos, eos].includes(id) ? id : unk)), positions);
+  return { base, change: model.embed(name, ids, positions).map((each, i) => each - base[i]) };
+}
+
+/** The lens by layer, and what sub-layers and heads add to a word. */
 export function inside(model, request) {
-  const { result, capture, token } = predicted(model, request);
+  const { result, capture, states, token } = predicted(model, request);
   const shown = [token, request.against ?? null].filter((id) => id !== null);
   shown.forEach((id) => checkToken(model, id));
   const row = (place) => lastRow(model, capture, place);
@@ -68,7 +111,13 @@ export function inside(model, request) {
     const [score, other = 0] = directions.map((direction) => vector.reduce((sum, each, i) => sum + each * direction[i], 0));
     return { name, score: score - other };
   });
-  return { layers, parts: parts.filter(({ name, score }) => /\d/.test(name) || score), heads: null };
+  const { heads } = slopesOf(model, { reading: result.reading, capture, states }, token, request.against ?? null);
+  const strongest = Object.entries(heads).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, MOST_HEADS);
+  return {
+    layers,
+    parts: parts.filter(({ name, score }) => /\d/.test(name) || score),
+    heads: strongest.map(([address, effect]) => ({ address, effect })),
+  };
 }
 
 /** The translation or continuation with silent tokens and without heads. */
@@ -88,8 +137,8 @@ function predicted(model, { line, before = "", word = "", tokens = [], token = n
   [line, before, word].forEach((text) => checkLength(text, LONGEST, "line"));
   if (token !== null && (before || word)) throw new Refusal({ what: "The word is given as text and as a token", where: "token" });
   const [begin, id] = token === null ? tokensOf(model, before, word) : [tokens, token];
-  const { result, capture } = nextPass(model, line, begin);
-  return { result, capture, token: inVocabulary(model, id, result), written: begin.length };
+  const { result, capture, states } = nextPass(model, line, begin);
+  return { result, capture, states, token: inVocabulary(model, id, result), written: begin.length };
 }
 
 /** The tokens before a word, and the first token of the word. */
@@ -120,8 +169,11 @@ function checkedHeads({ stacks }, heads) {
   return heads;
 }
 
-/** Log-probability of a token, or its logit less that of another. */
-const valueOf = (logits, token, against) => logits[token] - (against === null ? logSumExp(logits) : logits[against]);
+/** Log-probability of a token after the last state, or its logit less that of another. */
+function valueOf(model, states, token, against) {
+  const logits = model.logits(states.subarray(-model.spec.width));
+  return logits[token] - (against === null ? logSumExp(logits) : logits[against]);
+}
 
 /** The last row of a captured tensor of the decoder, [D]. */
 const lastRow = (model, capture, place) => capture.get(`decoder.${place}`).values.subarray(-model.spec.width);

@@ -8,7 +8,7 @@ import { neuronPicture } from "../draw/neurons.js";
 import { hearing, hearingDefaults } from "../hearing.js";
 import { relationEvidence, relationName, relationSection } from "../relation_heads.js";
 import { secondText } from "../second_text.js";
-import { noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { exampleHead, noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { joinWords, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -78,11 +78,12 @@ export function mount({ root, below, side, state, studio }) {
     state.set({ row: next?.side === "row" ? next.index : -1, column: next?.side === "column" ? next.index : -1 }, { step: true });
     clicked = false;
   };
-  /** Choose the word that the model's card points at, where the text has it. */
+  /** Choose the word that the model's card points at, where the text has it; of a decoder without one the last word. */
   function point(word) {
     opens = false;
     clicked = true;
-    state.set({ row: pieceOf(last.rows.pieces, word) });
+    const final = last.part === "decoder" && state.values.part === "decoder" ? last.rows.pieces.findLastIndex((piece, i) => !last.rows.special[i] && /\p{L}/u.test(piece)) : -1;
+    state.set({ row: word ? pieceOf(last.rows.pieces, word) : final });
     clicked = false;
   }
   const ask = live(body, async (signal) => {
@@ -117,7 +118,7 @@ export function mount({ root, below, side, state, studio }) {
       return;
     }
     const place = models.find(({ name }) => name === state.values.model);
-    if (opens && place.noted_head?.part === last.part && state.values.row < 0) point(place.noted_head.word);
+    if (opens && state.values.row < 0) point(exampleHead(studio, place.name, last.part)?.word);
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
@@ -143,8 +144,8 @@ export function mount({ root, below, side, state, studio }) {
 
   state.watch((values, changed) => {
     if (clicked) return;
-    state.set(begun(changed, notedHead(studio, values.model)));
-    opens = changed[0] === "model" || (opens && !changed.includes("row") && !changed.includes("column"));
+    state.set(begun(changed, notedHead(studio, values.model), exampleHead(studio, values.model, values.part)));
+    opens = ["model", "part"].includes(changed[0]) || (opens && !changed.includes("row") && !changed.includes("column"));
     second.arrange();
     if (changed.includes("model")) relate();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
@@ -174,21 +175,23 @@ export function mount({ root, below, side, state, studio }) {
 const NOBODY = { row: -1, column: -1 };
 
 /** What begins anew when one thing alone is chosen: what was set for another text or model. */
-function begun(changed, noted) {
+function begun(changed, noted, own) {
   if (changed.length !== 1) return {};
   if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "", ...noted };
-  if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
+  if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL], ...headOf(own) };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
 }
 
-/** The defaults are those of the first model: another one, of the address or of the page before, has its own. */
+/** The defaults are those of the first model and its noted part: others, of the address or of the page before, have their own. */
 function openAtOwnHead(state, studio) {
-  const { model } = state.values;
-  if (model === subjectDefaults(studio, kinds).model) return;
+  const { model, part } = state.values;
   const query = new URLSearchParams(location.search);
-  const own = { part: "", layer: -1, heads: [ALL], ...notedHead(studio, model) };
+  if (model === subjectDefaults(studio, kinds).model && !query.has("part")) return;
+  const own = { part: "", layer: -1, heads: [ALL], ...(query.has("part") ? headOf(exampleHead(studio, model, part)) : notedHead(studio, model)) };
   state.set(Object.fromEntries(Object.entries(own).filter(([name]) => !query.has(name))));
 }
+
+const headOf = (own) => own && { layer: own.layer - 1, heads: [String(own.head - 1)] };
 
 /** A button for each head of the layer, in its colour and with its name where it has one. */
 function headButtons(place, { state, own, on, last, named, relationOf }) {

@@ -16,7 +16,7 @@ const ROLES = {
 };
 const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward", final: "after the last block" };
 const MEASURES = {
-  shares: ["share of the output", "Share of each part in the squared length of the stack's output: below 0, it points away from the output. Each column adds up to 1.", "diverging"],
+  shares: ["share of the output", "How much of the output's squared length comes from each part: below 0, it points away from the output. Each column adds up to 1.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
   stream: ["length of the stream", "Length of the stream before the sum.", "sequence"],
   cosine: ["direction", "Cosine of the angle between the added vector and the stream: above 0 they agree, below 0 the vector takes away from the stream.", "diverging"],
@@ -137,7 +137,7 @@ function explain(host, part, names, found) {
     h("h3", {}, `${names.get(part.key).replace("+ ", "")}${place ? ` · ${place}` : ""}`), h("p", { id: "about-part" }, part.about),
     facts([
       ["shape", part.shape.join(" × "), "shape"],
-      ...Object.entries(part.figures).map(([name, value]) => [name, number(value), name.replaceAll(" ", "-")]),
+      ...Object.entries(part.figures).map(([name, value]) => [name === "mean of the largest" ? "largest weight of a row, mean" : name, number(value), name.replaceAll(" ", "-")]),
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
     h("p", {}, `Block ${found.layer + 1} of the ${found.stack}. `, h("span", { class: "note" }, "In Python, which counts from 0: ", h("code", { id: "address" }, part.address))),
@@ -155,7 +155,7 @@ function explain(host, part, names, found) {
 
 function streamed(host, state) {
   const map = figure("By sub-layer and token");
-  const curve = figure("Mean over the tokens", "The stream before each sub-layer, and the vector that is added to it.");
+  const curve = figure("Length of the stream and of what is added", "The stream before each sub-layer, and the vector that is added to it; means over the tokens.");
   const numbers = h("div", {});
   const body = h("div", {}, numbers, map.element, curve.element);
   host.append(body);
@@ -164,10 +164,12 @@ function streamed(host, state) {
     if (found === null) return;
     const [title, about, kind] = MEASURES[state.values.measure];
     const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
-    const names = (state.values.measure === "shares" ? found.parts : found.sublayers).map((name) => name.replace(/^\d+/, (block) => Number(block) + 1).replace(".", " ").replace("feedforward", "feed-fwd"));
+    const plain = (name) => name.replace(/^\d+/, (block) => Number(block) + 1).replace(".", " ").replace("feedforward", "feed-fwd");
+    const sublayers = found.sublayers.map(plain);
+    const names = state.values.measure === "shares" ? found.parts.map(plain) : sublayers;
     const values = found[state.values.measure];
     numbers.replaceChildren(facts(found.parts.map((part, i) => [part, `${number(100 * mean(found.shares[i]), 3)} %`, `share-${part}`])
-      .filter(([part]) => part === "embedding" || part === "norms").map(([part, ...rest]) => [`of the output from ${part === "norms" ? "the norms' biases" : "the embedding"}`, ...rest])));
+      .filter(([part]) => part === "embedding" || part === "norms").map(([part, ...rest]) => [`how much of the output comes from ${part === "norms" ? "the biases of the norms" : "the embedding"}`, ...rest])));
     map.element.querySelector("h3").textContent = `By sub-layer and token: ${title}`;
     map.words.textContent = about;
     heatMap(map.host, {
@@ -176,7 +178,7 @@ function streamed(host, state) {
     });
     lineChart(curve.host, {
       series: [["the stream", found.stream], ["added vector", found.added]].map(([name, rows]) => ({ name, dots: true, points: rows.map((row, i) => [i, mean(row)]) })),
-      x: { label: "sub-layer, in order" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
+      x: { label: "sub-layer, in order (ff: feed-forward)", text: (i) => sublayers[i]?.replace("feed-fwd", "ff") ?? "" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
     });
   };
 }

@@ -33,7 +33,7 @@ export async function mount({ root, state, studio }) {
   const together = h("div", { class: "drawing everywhere-picture" }, domains, joint);
   const more = h("div", {});
   const whole = h("div", {});
-  root.append(section("Cut, completed, looked into", whole),
+  root.append(section("Choose a model", whole),
     section("Tokens become vectors", together, saves(together, () => "tokens become vectors")),
     section("What differs, and what does not", rows), section("Distance in music", more));
   const told = (name) => (found) => {

@@ -1,16 +1,17 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel } from "../controls.js";
-import { figure, h, number, refilled } from "../dom.js";
+import { figure, folded, h, number, refilled, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
-import { heatMap } from "../draw/heat.js";
 import { pad, read, write } from "../draw/pad.js";
 import { greyPicture, patchPicture } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
+const OPENED = 37; // of the first example the lower edge of its ring: the page opens on what a patch looks at
+
 export const defaults = (studio) => ({
-  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: -1, layer: 0, head: 0, rollout: false,
+  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: OPENED, layer: 0, head: 0, rollout: false,
 });
 
 export function mount({ root, side, state, studio }) {
@@ -24,14 +25,12 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
-  const cutting = figure("The patches of the model");
-  const looking = figure("Attention over the picture");
-  const map = figure("Attention to each patch");
+  const cutting = figure("The patches");
+  const looking = figure("Attention");
   const numbers = h("div", {});
   const verdict = h("div", {});
-  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, looking.element),
-    h("div", { class: "columns" }, verdict, h("div", {}, map.element, numbers)));
-  const whole = button("Attention from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
+  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, looking.element), verdict, numbers);
+  const whole = button("From the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
@@ -59,9 +58,9 @@ export function mount({ root, side, state, studio }) {
     fill(layer, state, "layer", found.layers, "the last");
     fill(head, state, "head", found.heads, "the mean of all");
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
-    const clean = button("Clear and draw", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
+    const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
     easel.replaceChildren(h("h3", {}, "Draw here"), board.element, h("p", { class: "row" }, clean),
-      h("p", { class: "note" }, "White on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
+      h("p", { class: "note" }, "With the mouse or a finger, white on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
     board.set(read(state.values.drawing, found.canvas));
   }
 
@@ -97,12 +96,13 @@ export function mount({ root, side, state, studio }) {
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
-    heatMap(map.host, { values: rows, kind: "sequence", cell: 30, rows: { label: "row", names: counted(count) }, columns: { label: "column", names: counted(count) }, describe: "Attention to each patch, by row and column." });
+    numbers.append(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 2))]))));
   }
 
   state.watch((values, changed) => {
     head.querySelector("select").disabled = values.rollout;
-    if (changed.includes("model") && !changed.includes("patch")) state.set({ patch: -1, layer: 0, head: 0 });
+    const begins = { patch: -1, ...(changed.includes("model") ? { layer: 0, head: 0 } : {}) };
+    if (["model", "picture", "drawing"].some((name) => changed.includes(name)) && !changed.includes("patch")) state.set(begins);
     if (changed.includes("drawing") && board) board.set(read(values.drawing, known.canvas));
     ask();
   });

@@ -54,7 +54,7 @@ export function mount({ root, side, state }) {
       ...Object.values(fields)),
     panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
       slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })));
-  root.append(body, section("Past the trained length", past), wordOrder(state));
+  root.append(body, wordOrder(state), section("Past the trained length", past));
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -123,7 +123,7 @@ function beyond(host, found) {
     return;
   }
   if (found.form === "angles") {
-    const share = figure("Channels at an angle that training never showed", "The share of pairs of channels, by position.");
+    const share = figure("Pairs of channels at an angle that training never showed", "Their share, by position.");
     const map = figure("Each pair of channels, by position", "The cosine of its angle; hatched where training never showed that angle. Fast pairs above, slow ones below.");
     host.replaceChildren(sentence, share.element, map.element);
     const last = found.places.at(-1);
@@ -155,7 +155,9 @@ function drawn(host) {
       const near = figure("Dot product by distance", "The mean over all pairs of positions at this distance.");
       const angle = figure("Cosine by distance", "The same, whatever the lengths of the vectors.");
       const plane = figure("Two main directions");
-      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, row.element, near.element, angle.element, plane.element));
+      // The vectors of sines and cosines are all of one length: their cosine is the same curve as the product.
+      const waves = scheme === "sinusoidal";
+      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, row.element, near.element, waves ? "" : angle.element, plane.element));
       sentence.textContent = found.sentence;
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
@@ -171,13 +173,15 @@ function drawn(host) {
         if (position === shown) return;
         shown = position;
         row.element.querySelector("h3").textContent = `The vector of position ${position}`;
+        const points = found.table[position].map((value, channel) => [channel, value]);
+        const series = waves ? ["sines", "cosines"].map((name, i) => ({ name, points: points.filter(([channel]) => channel % 2 === i) })) : [{ name: `position ${position}`, points }];
         lineChart(row.host, {
-          series: [{ name: `position ${position}`, points: found.table[position].map((value, channel) => [channel, value]), dots: found.table[position].length <= 64 }],
+          series: series.map((each) => ({ ...each, dots: points.length <= 64 })),
           x: { label: "channel" }, y: { label: "value" }, describe: `The ${scheme} vector of position ${position}, channel by channel.`,
         });
       }
       one(Math.min(1, found.table.length - 1));
-      for (const [place, name, likeness] of [[near, "dot product", found.product], [angle, "cosine", found.cosine]]) {
+      for (const [place, name, likeness] of [[near, "dot product", found.product], ...(waves ? [] : [[angle, "cosine", found.cosine]])]) {
         lineChart(place.host, {
           series: [{ name, points: found.distances.map((distance, i) => [distance, likeness[i]]) }],
           x: { label: "distance" }, y: { label: name, zero: true }, describe: `The ${name} of two positions by their distance.`,

@@ -9,21 +9,25 @@ import { textsOverTime, typedLines, worstTexts } from "../run_texts.js";
 
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
-/** Runs that a page opens with: those of the person, or else of one model at hand; the losses of others say nothing beside them. */
-function firstRuns({ places }) {
+/**
+ * What a page opens with: the runs of the person, or else of one model at hand, as the losses of others say nothing
+ * beside them: a translator's, which has scores and texts. The speed of a run elsewhere says little.
+ */
+function opening({ places }) {
   const runs = places.filter((place) => place.run);
   const own = runs.filter((place) => !place.limits);
-  return (own.length ? own.slice(0, 6) : runs.slice(0, 1)).map((place) => place.name);
+  const one = runs.find((place) => place.kind === "translator") ?? runs[0];
+  return { runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => name !== "tokens_per_second") };
 }
 
 export const defaults = (studio) => ({
-  runs: firstRuns(studio),
-  figures: USUAL, axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
-  score: "", target: "", sentence: 0, at: -1, lines: "",
+  ...opening(studio), axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
+  score: "", target: "", sentence: -1, at: -1, lines: "",
 });
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
-const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second" };
+const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second", tokens: "tokens of an update", total_tokens: "tokens so far", seconds: "seconds so far" }
+const NOTES = { loss: "Training counts dropout and label smoothing, validation does not: its curve may be lower." };
 const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
@@ -125,7 +129,7 @@ function curvesOf(state, names) {
       grid.classList.toggle("one", shown.length === 1);
       const seen = new Map();
       const elements = shown.map((name) => {
-        if (!places.has(name)) places.set(name, figure(title(name)));
+        if (!places.has(name)) places.set(name, figure(title(name), NOTES[name]));
         return places.get(name).element;
       });
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);

@@ -1,3 +1,4 @@
+import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, panel, slider } from "../controls.js";
 import { figure, h, number, section } from "../dom.js";
@@ -16,7 +17,8 @@ export function mount({ root, side, state }) {
       slider(state, "width", { label: "Width of a head, dₖ", stops: WIDTHS }),
       slider(state, "keys", { label: "Keys", min: 2, max: 64 }),
       button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })));
-  root.append(one, section("At every width"), many);
+  const proof = h("p", { class: "note" }, "In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
+  root.append(one, proof, section("At every width"), many);
   const pictures = compared(one);
   const curves = swept(many);
   const ask = () => {
@@ -40,18 +42,17 @@ function compared(host) {
     picture.element.append(about);
     return { side, picture, about, colour };
   });
-  host.append(h("div", { class: "columns" }, sides.map((each) => each.picture.element)));
+  host.append(h("div", { class: "columns two" }, sides.map((each) => each.picture.element)));
   return (found, { width, keys }) => {
     for (const { side, picture, about, colour } of sides) {
-      const { weights, largest, entropy, effective, gradient } = found[side];
+      const { weights, largest, effective, gradient } = found[side];
       barChart(picture.host, {
         values: weights, colour, most: 1, label: "key",
         describe: `Weights of ${keys} keys at width ${width}, ${side} the scale; the largest is ${number(largest)}.`,
       });
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
-        ["entropy, nats", `${number(entropy, 3)} of ${number(found.even, 3)}`, `${side}-entropy`],
-        ["effective number of keys", number(effective, 3), `${side}-effective`],
+        ["effective number of keys", `${number(effective, 3)} of ${keys}`, `${side}-effective`],
         ["size of the gradient", number(gradient, 3), `${side}-gradient`],
       ]));
     }

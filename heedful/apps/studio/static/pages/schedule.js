@@ -1,12 +1,12 @@
 import { call, live, problem } from "../api.js";
-import { button, check, choice, copyable, panel, several, slider } from "../controls.js";
+import { button, check, choice, copyable, panel, slider } from "../controls.js";
 import { figure, h, number, section } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { lineChart } from "../draw/lines.js";
 import { labelSmoothing, smoothingDefaults } from "../smoothing.js";
 
 export const defaults = () => ({
-  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: true, runs: [], ...smoothingDefaults,
+  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: true, run: "", ...smoothingDefaults,
 });
 
 const NAMES = { inverse_sqrt: "inverse square root", cosine: "cosine", linear: "linear", constant: "constant" };
@@ -21,8 +21,7 @@ export function mount({ root, side, state, studio }) {
     peak: slider(state, "peak", { label: "Peak", stops: RATES }),
     final: slider(state, "final", { label: "Rate at the end", stops: [0, ...RATES] }),
   };
-  const takes = h("div", { class: "row field wide" }, runs.map((name) =>
-    button(`Settings of ${name}`, () => take(name), { quiet: true })));
+  const taking = button("Take its settings", () => take(state.values.run), { quiet: true });
   side.append(
     panel(
       choice(state, "kind", { label: "Schedule", options: Object.entries(NAMES) }),
@@ -31,8 +30,7 @@ export function mount({ root, side, state, studio }) {
       check(state, "paper", { label: "Peak by the 2017 formula" }), fields.width, fields.peak, fields.final,
       check(state, "log", { label: "Logarithmic axes" }),
       check(state, "others", { label: "Other schedules beside it" }),
-      runs.length ? several(state, "runs", { label: "Rates that runs logged", options: runs }) : null,
-      runs.length ? takes : null));
+      runs.length ? choice(state, "run", { label: "Lay a run over it", options: [["", "none"], ...runs] }) : null, taking));
   const numbers = h("div", {});
   const picture = figure("Learning rate");
   const file = copyable("Settings of this schedule");
@@ -46,7 +44,7 @@ export function mount({ root, side, state, studio }) {
       state.set({
         kind: found.kind, warmup: found.warmup_steps, paper: found.peak_learning_rate === undefined,
         peak: found.peak_learning_rate ?? state.values.peak, final: found.final_learning_rate, width: found.width,
-        steps: found.max_steps, runs: [...new Set([...state.values.runs, name])],
+        steps: found.max_steps,
       }, { step: true });
     } catch (error) {
       body.prepend(problem(error));
@@ -54,16 +52,16 @@ export function mount({ root, side, state, studio }) {
   }
 
   const ask = live(body, (signal) => {
-    const { kind, warmup, paper, peak, final, width, steps } = state.values;
+    const { kind, warmup, paper, peak, final, width, steps, run } = state.values;
     return call("schedule", "curve", {
       kind, warmup_steps: warmup, ...(paper ? {} : { peak_learning_rate: peak }), final_learning_rate: final,
-      width, max_steps: steps, runs: state.values.runs,
+      width, max_steps: steps, runs: run ? [run] : [],
     }, signal);
   }, (found) => {
     const { kind, log, others } = state.values;
     const kinds = Object.keys(NAMES);
     const series = kinds.filter((each) => others || each === kind).map((each) => ({
-      name: NAMES[each], colour: kinds.indexOf(each), faint: each !== kind, dashed: each !== kind,
+      name: NAMES[each], colour: kinds.indexOf(each), dashed: each !== kind,
       points: found.steps.map((step, i) => [step, found.curves[each][i]]),
     }));
     series.push(...Object.entries(found.runs).map(([name, points], i) => ({ name: `${name}, as logged`, colour: 4 + i, points })));
@@ -78,7 +76,8 @@ export function mount({ root, side, state, studio }) {
     });
     file.set(found.toml);
   });
-  const arrange = ({ paper, kind }) => {
+  const arrange = ({ paper, kind, run }) => {
+    taking.hidden = !run;
     fields.width.hidden = !paper;
     fields.peak.hidden = paper;
     fields.final.hidden = kind !== "cosine" && kind !== "linear";

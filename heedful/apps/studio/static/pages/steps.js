@@ -43,6 +43,9 @@ export const defaults = (studio) => ({
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
 
+/** The formula in parts, each with the stages that compute it. */
+const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [3]], [", masked", [4]], [" ) ", []], ["V", [0, 6]]];
+
 /** Numbers, a row on each line; between them spaces, commas or semicolons. */
 function read(written, name) {
   const rows = written.split("\n").map((line) => line.trim()).filter((line) => line !== "");
@@ -72,7 +75,7 @@ export function mount({ root, side, state, studio }) {
   for (const area of Object.values(areas)) area.classList.remove("wide");
   const body = h("div", {});
   const typed = h("div", {},
-    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.x, areas.q, areas.k, areas.v,
+    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.q, areas.k, areas.v, areas.x,
       text(state, "labels", { label: "Names of the keys (optional)" }),
       text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
       text(state, "mask", { label: "Mask", code: true }),
@@ -82,7 +85,8 @@ export function mount({ root, side, state, studio }) {
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
   const [settings, result] = [h("div", {}), h("div", {})];
   side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
-  root.append(h("p", { class: "row" }, back, next, where), result, saves(result, () => where.textContent));
+  const formula = h("p", { class: "formula", role: "math", "aria-label": "softmax of Q times K transposed over the square root of the width of a key, times V" });
+  root.append(h("p", { class: "row" }, back, next, where), formula, result, saves(result, () => where.textContent));
   for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
 
   const ask = live(body, (signal) => {
@@ -108,6 +112,7 @@ export function mount({ root, side, state, studio }) {
       settings.replaceChildren(on === "model" ? model.panel : typed);
       result.replaceChildren(on === "model" ? model.body : body);
     }
+    formula.replaceChildren(...FORMULA.flatMap(([words, stages]) => [stages.includes(stage) ? h("mark", {}, words) : words]));
     back.disabled = stage <= 0;
     next.disabled = stage >= 6;
     where.textContent = `Step ${stage + 1} of 7: ${STAGES[stage]}`;
@@ -145,7 +150,7 @@ function stages(found, values) {
   const all = { rowNames: queries, columnNames: keys, highlight: row };
   const parts = [
     () => [h("p", {}, "Every word has a query, a key and a value. Queries have the colours of their rows, keys and values those of their columns. We follow ", query(), "."),
-      h("div", { class: "columns" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
+      h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
         matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))],
     () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up."),
       sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)])),
@@ -158,7 +163,7 @@ function stages(found, values) {
         matrix({ values: found.scores, caption: "Scores with the bias", ...all })]),
     () => [h("p", {}, found.sentence), matrix({ values: found.scores, hidden, caption: "Visible keys of each query", ...all })],
     () => [h("p", {}, "Each score becomes its exponential (less the row's highest score, which changes no weight), divided by the sum of the row. So the weights of ", query(), " add up to 1."),
-      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? [own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`] : "hidden", own(found.weights[row][i], i)])),
+      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? h("span", { class: "term" }, own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`) : "hidden", own(found.weights[row][i], i)])),
       matrix({ values: found.weights, kind: "share", hidden, caption: "Weights", ...all })],
     () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
       sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column")], tinted(vector(found.parts[row][i]), i, "column")]),

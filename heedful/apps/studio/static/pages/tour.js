@@ -8,7 +8,7 @@ import { drawWay, STOPS, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
 import { boxInside, toldOf } from "../model_inside.js";
 import { saves } from "../save.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { exampleHead, noModel, openedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 /** Kinds whose figure is drawn; those that read no text have the first stop alone. */
@@ -19,7 +19,7 @@ const FLOWS = 3; // seconds in which the flow is seen after a step
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, placesOf(studio, kinds).length ? kinds : DRAWN),
-  stop: 0, open: "", block: 0, layer: -1, head: 0, query: -1, chosen: [],
+  stop: 0, open: "", block: 0, layer: -1, head: -1, query: -1, chosen: [],
 });
 
 export function mount({ root, side, state, studio }) {
@@ -34,7 +34,7 @@ export function mount({ root, side, state, studio }) {
   const go = (to) => state.set({ stop: Math.min(last, Math.max(0, to)) }, { step: true });
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
-  const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(state.values.head + 1)]] });
+  const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] });
   const [model, ...texts] = subjectFields(state, studio, DRAWN, { hint: "Up to 20 pieces, so that all fit side by side." });
   side.append(panel(...[model, ...texts].filter(Boolean), layer, head));
 
@@ -79,14 +79,15 @@ export function mount({ root, side, state, studio }) {
       arrange();
     }, FLOWS * 1000);
   }
+  const shows = () => exampleHead(studio, state.values.model, "encoder");
   const chosen = () => state.values.chosen.map(Number);
   const guesses = () => found?.predicts === "hidden";
   const ask = live(body, async (signal) => {
-    const { model, text, layer: l, head: a } = state.values;
+    const { model, text } = state.values;
     if (text.trim() === "" || !readsText()) return null;
     const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
     try {
-      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
+      return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), ...openedHead(shows(), state.values) }, signal);
     } catch (error) {
       if (stop() || !(error instanceof StudioError) || error.away) throw error;
       return null; // the whole model is drawn without a sentence, too; the next stop says what is wrong
@@ -97,6 +98,7 @@ export function mount({ root, side, state, studio }) {
       layer.fill(found.can_open.map((i) => [i, String(i + 1)]));
       layer.querySelector("select").value = String(found.layer);
       head.fill(count(found.heads));
+      head.querySelector("select").value = String(found.head);
     }
     arrange();
     show();
@@ -116,11 +118,13 @@ export function mount({ root, side, state, studio }) {
     map.mark(stop(), found);
   }
 
-  /** The query whose row is followed: the one that was clicked, else a word near the end. */
+  /** The query whose row is followed: the one that was clicked, else the word that an example is about, else one near the end. */
   function query() {
     const asked = state.values.query;
     if (asked >= 0 && asked < found.pieces.length) return asked;
     if (found.stack === "decoder" || guesses()) return found.from;
+    const shown = pieceOf(found.pieces, shows()?.word);
+    if (shown >= 0) return shown;
     const words = found.special.map((special, i) => (special ? -1 : i)).filter((i) => i >= 0);
     return words[Math.max(0, words.length - 3)] ?? 0;
   }
@@ -205,7 +209,7 @@ export function mount({ root, side, state, studio }) {
     go(stop() + step);
   });
   state.watch((_, changed) => {
-    if (changed.includes("model") && !changed.includes("layer")) state.set({ open: "", block: 0, layer: -1, head: 0, query: -1, chosen: [] });
+    if (changed.includes("model") && !changed.includes("layer")) state.set({ open: "", block: 0, layer: -1, head: -1, query: -1, chosen: [] });
     else if (changed.includes("text") && !changed.includes("chosen")) state.set({ query: -1, chosen: [] });
     if (changed.includes("stop")) flow();
     arrange();

@@ -3,7 +3,7 @@ import { choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js";
 
-export const defaults = () => ({ shown: ["everything", "positions", "deep", "norm"], figure: "valid_bleu", train: "positions", seed: 4 });
+export const defaults = () => ({ shown: ["everything", "positions", "residual", "scale"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
   const exact = figure("Lines that are exactly right");
@@ -47,7 +47,7 @@ export function mount({ root, below, side, state }) {
     picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
     reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
-      found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true }));
+      found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true, class: "figures pairs" }));
   }
 
   function bar(each, shown) {
@@ -56,12 +56,15 @@ export function mount({ root, below, side, state }) {
     box.addEventListener("change", () => state.set({ shown: found.variants.map((one) => one.name).filter((name) => (name === each.name ? box.checked : shown.includes(name))) }, { step: true }));
     const { mean, low, high } = each.scores.exact;
     const length = h("span", { class: "length" });
+    const whole = each.reference ? variant(each.reference) : null;
+    const against = whole && h("span", { class: "against", title: `${whole.title}: ${percent(whole.scores.exact)}` });
+    if (whole) against.style.left = `${100 * whole.scores.exact.mean}%`;
     length.style.width = `${Math.max(0.5, 100 * mean)}%`;
     const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
     reach.style.left = `${100 * low}%`;
     reach.style.width = `${100 * (high - low)}%`;
     return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title)),
-      h("span", { class: "track" }, length, reach), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
+      h("span", { class: "track" }, length, reach, against), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
   }
 
   const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {

@@ -1,0 +1,132 @@
+"""What pages of models at hand show when they open, before anything is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from heedful.pretrained.catalogue import models_at_hand
+
+TIRED = "The+animal+did+not+cross+the+street+because+it+was+too+tired."
+
+
+@pytest.fixture(scope="module")
+def at(serve: Callable[..., str]) -> str:
+    """The address of a studio with the models at hand."""
+    return serve([each.path for each in models_at_hand().values()])
+
+
+@pytest.fixture
+def sight(visit_at: Callable[..., Any], at: str) -> Any:
+    """A window on it."""
+    return visit_at(at)
+
+
+def test_the_tour_follows_the_pronoun(sight: Any) -> None:
+    page = sight.open("tour?stop=6")
+    assert page.locator("[data-part='weights'] [aria-pressed='true']").text_content() == "·it·it"
+    assert "of its attention to “cat”" in page.locator(".told p").inner_text()
+    assert [page.locator(".side select").nth(i).input_value() for i in (-2, -1)] == ["2", "1"]
+
+
+def test_fourteen_pieces_stand_side_by_side(sight: Any) -> None:
+    page = sight.open(f"tour?stop=6&text={TIRED}")
+    page.locator("[data-part='weights'] .way-row").first.wait_for()
+    wide, room = page.evaluate(
+        "() => ['scrollWidth', 'clientWidth']"
+        ".map((each) => document.querySelector('.tour .drawing')[each])"
+    )
+    assert wide <= room
+    tops = page.evaluate(
+        "() => [...document.querySelectorAll('.map > ol > li')]"
+        ".map((each) => each.getBoundingClientRect().bottom)"
+    )
+    assert max(tops) - min(tops) < 1  # the map is one line
+
+
+def test_step_by_step_opens_on_the_word_that_an_example_is_about(sight: Any) -> None:
+    page = sight.open("steps?on=model&stage=5")
+    assert page.locator(".word-row [aria-pressed='true']").inner_text() == "·it"
+    fields = page.locator(".side select")
+    assert [fields.nth(i).input_value() for i in (-3, -2, -1)] == ["encoder", "2", "1"]
+    rows = page.locator("section.reached .sums tr")
+    weights = {row.split()[1]: float(row.split()[-1]) for row in rows.all_inner_texts()}
+    assert max(weights, key=lambda word: weights[word]) == "·cat"
+    assert page.locator(".formula mark").inner_text() == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("part", "says"), [("cross", "“sie” looks at “cat”"), ("encoder", "“it” looks at “cat”")]
+)
+def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> None:
+    page = sight.open(f"attention?part={part}")
+    page.get_by_text(says).wait_for()
+    assert "0.000" not in page.locator(".readout").first.inner_text()
+
+
+def test_another_part_is_chosen(sight: Any) -> None:
+    page = sight.open("attention")
+    page.get_by_label("Attention of").select_option("encoder")
+    page.get_by_text("“it” looks at “cat”").wait_for()
+    page.get_by_text("48% of its attention to “cat”").wait_for()
+    page.get_by_label("Attention of").select_option("decoder")
+    page.get_by_text("“war” looks at").wait_for()
+
+
+def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
+    page = sight.open("block")
+    dots = page.locator(".spot")
+    dots.first.wait_for()
+    places = page.evaluate("""
+        () => [...document.querySelectorAll(".spot")]
+            .map((each) => [each.style.fill, Number(each.getAttribute("cx"))])
+    """)
+    groups = {fill: [x for own, x in places if own == fill] for fill, _ in places}
+    first, second = groups.values()
+    assert len(first) == len(second) == 4
+    assert max(first) < min(second) or max(second) < min(first)
+
+
+def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
+    page = sight.open("everywhere")
+    page.locator(".samples figure").nth(1).locator("rect.roll-note").first.wait_for()
+    first = page.evaluate("""
+        () => [...document.querySelectorAll(".samples figure")].slice(0, 2)
+            .map((each) => each.querySelector("rect.roll-note"))
+            .map((note) => ["y", "height"].map((name) => note.getAttribute(name)))
+    """)
+    assert first[0] == first[1]
+    assert page.get_by_label("Tokens given, number").input_value() == "64"
+    assert page.locator(".tokens.voices .voice").all_inner_texts() == [
+        "soprano", "alto", "tenor", "bass",
+    ]  # fmt: skip
+
+
+def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
+    page = sight.open("positions")
+    canvas = page.locator("section:has(h2:text-is('Past the trained length')) canvas")
+    canvas.wait_for()
+    colours = canvas.evaluate("""
+        (each) => {
+          const { width, height } = each;
+          const { data } = each.getContext("2d").getImageData(width * 0.8, height * 0.5, 24, 24);
+          const colour = (_, i) => data.slice(4 * i, 4 * i + 3).join();
+          return new Set(Array.from({ length: 576 }, colour)).size;
+        }
+    """)
+    assert colours > 2  # lines on a ground, not one flat grey
+
+
+def test_the_picture_opens_on_a_patch(sight: Any) -> None:
+    page = sight.open("image")
+    words = page.locator(".easel-row figcaption").last
+    words.wait_for()
+    assert words.inner_text().startswith("From the patch in row 6, column 3")
+    tops = page.evaluate(
+        "() => [...document.querySelectorAll('.easel-row canvas')]"
+        ".map((each) => each.getBoundingClientRect().top)"
+    )
+    assert len(tops) == 3
+    assert max(tops) - min(tops) < 4
