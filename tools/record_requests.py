@@ -50,11 +50,12 @@ STOPS = 9
 TEXTS = ("translator", "causal_lm", "encoder")
 PATIENCE = 60.0
 
-LIST = """[...document.querySelectorAll("main :is(input, select)")]
+LIST = """[...document.querySelectorAll("main :is(input, select, .examples button)")]
   .filter((each) => each.checkVisibility() && !each.disabled && !each.readOnly
-    && ["select-one", "checkbox", "range"].includes(each.type) && !each.closest(".questions"))
+    && ["select-one", "checkbox", "range", "button"].includes(each.type) && !each.closest(".questions"))
   .map((each, i) => {
     each.dataset.tried = i;
+    if (each.type === "button") return [i, [null]];
     if (each.type === "checkbox") return [i, [!each.checked, each.checked]];
     if (each.type === "range") {
       const [low, high, step] = ["min", "max", "step"].map((name) => Number(each[name]));
@@ -70,7 +71,8 @@ LIST = """[...document.querySelectorAll("main :is(input, select)")]
 SET = """((i, value) => {
   const element = document.querySelector(`[data-tried="${i}"]`);
   if (!element) return;
-  if (element.type === "checkbox") {
+  if (element.type === "button") element.click();
+  else if (element.type === "checkbox") {
     if (element.checked !== value) element.click();
   } else {
     element.value = value;

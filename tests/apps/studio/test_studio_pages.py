@@ -130,12 +130,13 @@ def test_masks(visit: Any) -> None:
     places = [(0, 0), (0, 5), (7, 1), (7, 5), (7, 4), (15, 13), (13, 15)]
     colours = picture.evaluate(
         """(canvas, places) => {
-          const [left, cell] = [canvas.width / devicePixelRatio - 2 - 16 * 26, 26];
+          const left = 32 + 7 * 7;  // seven letters of the longest word
+          const cell = (canvas.width / devicePixelRatio - 2 - left) / 16;
           const {width, height} = canvas;
           const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
           return places.map(([i, j]) => {
             const x = Math.round((left + (j + 0.5) * cell) * devicePixelRatio);
-            const y = Math.round((2 + (i + 0.5) * cell) * devicePixelRatio);
+            const y = Math.round((2 + (i + 0.5) * Math.max(cell, 4)) * devicePixelRatio);
             return [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 3)];
           });
         }""",
@@ -147,14 +148,14 @@ def test_masks(visit: Any) -> None:
     picture.focus()
     picture.press("ArrowRight")
     picture.press("ArrowDown")
-    assert "query 1 sees key 0" in page.locator("figure .readout").first.inner_text()
+    assert "query cat sees key The" in page.locator("figure .readout").first.inner_text()
 
     expression.fill("windw(3)")
     visit.idle()
     problem = page.locator(".problem").inner_text()
     assert "windw" in problem
     assert "window" in problem
-    page.get_by_label("Examples").select_option("causal")
+    page.get_by_role("button", name="Causal: a decoder").click()
     visit.idle()
     assert page.locator(".problem").count() == 0
     page.get_by_label("Bias").select_option("alibi")
