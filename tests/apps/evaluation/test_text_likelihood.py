@@ -92,6 +92,7 @@ def test_a_memory_reads_texts_as_wholes(tmp_path: Path, positions: str) -> None:
         text_likelihood(pipeline, TEXTS, stride=2)
 
 
+@pytest.mark.filterwarnings("ignore::heedful.pipelines.text_pipeline.LongerThanTraining")
 @pytest.mark.parametrize(("length", "stride"), [(8, 8), (8, 3), (20, 5), (64, 64)])
 def test_bits_are_those_of_a_sum_over_single_tokens(rotary: Path, length, stride) -> None:
     pipeline = heedful.load(rotary, device="cpu")
