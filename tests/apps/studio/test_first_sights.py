@@ -112,7 +112,8 @@ def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
         (each) => {
           const { width, height } = each;
           const { data } = each.getContext("2d").getImageData(width * 0.8, height * 0.5, 24, 24);
-          return Array.from({ length: 576 }, (_, i) => data[4 * i]).filter((red) => red < 200).length;
+          const red = Array.from({ length: 576 }, (_, i) => data[4 * i]);
+          return red.filter((each) => each < 200).length;
         }
     """)
     assert 30 < dark < 400  # lines on a pale ground, not one flat grey

@@ -86,11 +86,11 @@ def expected_labels(pipeline: ImagePipeline, picture: Any) -> list[tuple[str, st
 
 
 def shares(page: Any) -> list[list[str]]:
-    """The table below the map of attention."""
-    figure = page.locator("figure", has_text="Attention to each patch")
-    if not figure.locator("details[open]").count():
-        figure.locator("summary").click()
-    rows = figure.locator("tbody tr")
+    """The numbers of attention to each patch."""
+    folded = page.locator("details", has_text="Attention to each patch")
+    if folded.get_attribute("open") is None:
+        folded.locator("summary").click()
+    rows = folded.locator("tbody tr")
     rows.first.wait_for()
     return [row.locator("td").all_inner_texts() for row in rows.all()]
 
@@ -120,7 +120,7 @@ def test_examples_are_what_the_library_says(at: Any, models: dict[str, Path]) ->
     assert shares(page) == grid(at, whole)
 
     # The patches themselves, in the picture: the colour in the middle of some pixels.
-    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches").locator("canvas")
     size = canvas.evaluate("canvas => canvas.width")
     unit = (size - 2 * 3) / 12
     places = [(y, x) for y in range(12) for x in range(12)]
@@ -150,10 +150,10 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     assert labels(page) == expected_labels(pipeline, picture)
     from_class = attention_of(pipeline, picture, layers=[2], rows=[0]).mean()[0]
     assert shares(page) == grid(at, from_class[1:])
-    looking = page.locator("figure", has_text="Attention over the picture")
+    looking = page.locator("figure", has_text="The strongest patch has")
     assert f"[CLS] itself {at.shown(float(from_class[0]), 3)}" in looking.inner_text()
 
-    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches").locator("canvas")
     box = canvas.bounding_box()
     canvas.click(position={"x": box["width"] * 0.5, "y": box["height"] * 0.9})
     at.until("location.search.includes('patch=7')")
@@ -163,7 +163,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     at.idle()
     chosen = attention_of(pipeline, picture, layers=[1], heads=[0], rows=[8]).weights[0, 0, 0]
     assert shares(page) == grid(at, chosen[1:])
-    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches").locator("canvas")
     canvas.press("ArrowUp")
     at.until("location.search.includes('patch=4')")
     at.idle()
@@ -173,7 +173,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     traced = inspect.rollout(attention_of(pipeline, picture)).weights[1, 5]
     at.until("document.body.innerText.includes('followed through')")
     assert shares(page) == grid(at, traced[1:])
-    page.get_by_role("button", name="Attention from the whole image").click()
+    page.get_by_role("button", name="From the whole image").click()
     at.until("!location.search.includes('patch=')")
     page.go_back()
     at.until("location.search.includes('patch=4')")

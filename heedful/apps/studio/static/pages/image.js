@@ -8,10 +8,11 @@ import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
-const OPENED = 37; // of the first example the lower edge of its ring: the page opens on what a patch looks at
+/** The patch on which the page opens: in the digit of the model at hand the lower edge of the ring, else the whole picture. */
+const opened = (model) => (model === "digits" ? 37 : -1);
 
 export const defaults = (studio) => ({
-  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: OPENED, layer: 0, head: 0, rollout: false,
+  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: opened(able(studio)[0]), layer: 0, head: 0, rollout: false,
 });
 
 export function mount({ root, side, state, studio }) {
@@ -96,13 +97,12 @@ export function mount({ root, side, state, studio }) {
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
-    numbers.append(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 2))]))));
+    numbers.append(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 3))]))));
   }
 
   state.watch((values, changed) => {
     head.querySelector("select").disabled = values.rollout;
-    const begins = { patch: -1, ...(changed.includes("model") ? { layer: 0, head: 0 } : {}) };
-    if (["model", "picture", "drawing"].some((name) => changed.includes(name)) && !changed.includes("patch")) state.set(begins);
+    if (changed.includes("model") && !changed.includes("patch")) state.set({ patch: -1, layer: 0, head: 0 });
     if (changed.includes("drawing") && board) board.set(read(values.drawing, known.canvas));
     ask();
   });
