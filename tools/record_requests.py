@@ -52,7 +52,8 @@ PATIENCE = 60.0
 
 LIST = """[...document.querySelectorAll("main :is(input, select, .examples button)")]
   .filter((each) => each.checkVisibility() && !each.disabled && !each.readOnly
-    && ["select-one", "checkbox", "range", "button"].includes(each.type) && !each.closest(".questions"))
+    && ["select-one", "checkbox", "range", "button"].includes(each.type)
+    && !each.closest(".questions"))
   .map((each, i) => {
     each.dataset.tried = i;
     if (each.type === "button") return [i, [null]];

@@ -33,7 +33,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import grammar_sentences  # noqa: E402 (scripts of these folders)
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
-from noted_head import noted_head  # noqa: E402
+from noted_head import example_head, noted_head  # noqa: E402
 from publish import minutes_of, store, write_card  # noqa: E402
 from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
 
@@ -139,6 +139,7 @@ def main() -> None:
             "rarely saw may get a wrong gender and a wrong pronoun (see the scores).",
         ],
         "noted_head": noted_head(place, tests["known"]),
+        "example_heads": [example_head(place, [each for each, _ in SENTENCES if " it " in each])],
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }

@@ -12,7 +12,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ class SeenWords:
         count: number of distinct words.
     """
 
-    bits: bytes
+    bits: bytes = field(repr=False)
     count: int
 
     @classmethod
