@@ -86,9 +86,9 @@ def example_head(place: Path, sentences: Sequence[str]) -> dict[str, Any]:
         "head": int(head) + 1,
         "word": "it",
         "about": f"In the example about the cat, “it” gives {cat.max():.0%} of its attention to "
-        "“cat”, more than in any other head of the encoder. In the other examples with “it” it gives most "
-        f"to {', '.join(f'“{word}”' for word in strongest)}: telling them apart is left to the "
-        "decoder.",
+        "“cat”, more than in any other head of the encoder. In the other examples with “it” it "
+        f"gives most to {', '.join(f'“{word}”' for word in strongest)}: telling them apart is left "
+        "to the decoder.",
     }
 
 
