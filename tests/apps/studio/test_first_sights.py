@@ -14,7 +14,7 @@ TIRED = "The+animal+did+not+cross+the+street+because+it+was+too+tired."
 
 def named() -> list[str]:
     """The values of layer and head of the encoder that the card of `en-de` names."""
-    card = models_at_hand()["en-de"].card
+    card = models_at_hand()["en-de"].card()
     [head] = [each for each in card.example_heads if each.part == "encoder"]
     return [str(head.layer - 1), str(head.head - 1)]
 

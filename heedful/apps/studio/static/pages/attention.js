@@ -149,7 +149,7 @@ export function mount({ root, below, side, state, studio }) {
     second.arrange();
     if (changed.includes("model")) relate();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
-    if (local && last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)))) show();
+    if (local && drawable()) show();
     else ask();
     if (changed.some((name) => ["model", "text", "second", "given", "part"].includes(name))) oversee();
     hears.changed(changed);
@@ -161,9 +161,11 @@ export function mount({ root, below, side, state, studio }) {
     const relation = last ? relationName(studio, state.values.model, { part: last.part, layer: l, head }) : undefined;
     return [relation, pattern].filter(Boolean).join("; ") || undefined;
   };
+  // What is drawn may be of the part before, while the weights of the chosen one are on their way.
+  const drawable = () => last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)));
   named.watch(() => {
     nameHeads(whole.host, nameOf);
-    if (last) show();
+    if (drawable()) show();
   });
   second.arrange();
   relate();
