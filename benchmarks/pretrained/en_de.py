@@ -143,7 +143,7 @@ def main() -> None:
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }
-    # After the scores, which are those of the model itself. It writes "20 Häuser" for "2 houses".
+    # After the scores, which are those of the model itself. It writes "20 Katzen" for "2 cats".
     stated = {"schema_version": 1, "numbers": "localize", "languages": ["en", "de"]}
     (place / WRITING_FILE).write_text(json.dumps(stated, sort_keys=True) + "\n", encoding="utf-8")
     write_card(place, card, minutes=minutes)

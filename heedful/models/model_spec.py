@@ -141,6 +141,11 @@ class CommonSpec(Config):
         """
         return None
 
+    @property
+    def has_rotary(self) -> bool:
+        """Whether positions are rotary, which can be stretched past the trained length."""
+        return False
+
 
 ModelSpec = CommonSpec
 """The spec of any kind of model."""
@@ -284,6 +289,11 @@ class CausalLMSpec(CommonSpec):
             if each.rotary is not None and each.rotary.scaling != "none"
         )
         return max([self.max_length, *stretched])
+
+    @property
+    def has_rotary(self) -> bool:
+        """Whether positions are rotary, which can be stretched past the trained length."""
+        return any(each.rotary is not None for each in self.decoder.attentions())
 
     @property
     def sharing(self) -> Sharing:

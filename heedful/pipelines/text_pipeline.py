@@ -168,12 +168,13 @@ class TextPipeline(ModelPipeline[M]):
         trained = self.spec.trained_length
         if trained is None or max(tokens, default=0) <= trained:
             return
+        stretch = ", or stretch rotary positions (--rotary-scaling yarn --rotary-factor 2)"
         # The same words for each text: Python shows a warning once for its words and place.
         warnings.warn(
             f"{self.name or 'The model'} was trained on texts of at most {trained} tokens, and "
-            "this one is longer: past them its answers may be bad. Shorten the text, or stretch "
-            "rotary positions (--rotary-scaling yarn --rotary-factor 2) and measure what comes out "
-            "(heedful evaluate --by-position)",
+            "this one is longer: past them its answers may be bad. Shorten the text"
+            f"{stretch if self.spec.has_rotary else ''}, and measure what comes out (heedful "
+            "evaluate --by-position)",
             LongerThanTraining,
             stacklevel=1,
         )

@@ -128,13 +128,13 @@ def test_what_works(folder: Path) -> None:
 
 @pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 def test_numbers_are_corrected_but_not_searched_again(folder: Path) -> None:
-    text = "I have 2 houses."
+    text = "I have 2 cats."
     missing = "3 boys and 4 girls were playing with 5 balls in the park."
     flags = ([text], [text, "--numbers", "model"], [text, "--numbers", "keep"], [missing])
     found = run([["translate", "en-de", *each] for each in flags], folder)
     assert [status for status, _, _ in found] == [0] * 4
     assert [out for _, out, _ in found[:3]] == [
-        f"Ich habe {number} Häuser.\n" for number in (2, 20, 2)
+        f"Ich habe {number} Katzen.\n" for number in (2, 20, 2)
     ]
     assert "4" not in found[3][1]
     assert "1 still disagree" in found[3][2]
