@@ -143,7 +143,7 @@ class CommonSpec(Config):
 
     @property
     def has_rotary(self) -> bool:
-        """Whether positions are rotary, which can be stretched past the trained length."""
+        """True where positions are rotary, which can be stretched past the trained length."""
         return False
 
 
@@ -292,7 +292,7 @@ class CausalLMSpec(CommonSpec):
 
     @property
     def has_rotary(self) -> bool:
-        """Whether positions are rotary, which can be stretched past the trained length."""
+        """True where positions are rotary, which can be stretched past the trained length."""
         return any(each.rotary is not None for each in self.decoder.attentions())
 
     @property
