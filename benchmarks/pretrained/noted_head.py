@@ -79,7 +79,8 @@ def example_head(place: Path, sentences: Sequence[str]) -> dict[str, Any]:
     words, weights = looks[0]
     cat = weights[:, :, words.index("cat")]
     layer, head = np.unravel_index(cat.argmax(), cat.shape)
-    strongest = [words[int(weights[layer, head].argmax())] for words, weights in looks[1:]]
+    # Both sentences about the animal may have the same answer, which is said once.
+    strongest = dict.fromkeys(words[int(seen[layer, head].argmax())] for words, seen in looks[1:])
     return {
         "part": "encoder",
         "layer": int(layer) + 1,

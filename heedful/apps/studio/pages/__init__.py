@@ -173,7 +173,7 @@ PAGES: tuple[Page, ...] = (
         "A picture in patches, the attention between them, and the labels of the picture.",
         "A vision Transformer cuts a picture into patches and reads them like words. Draw one, "
         "upload one or take an example; choose a patch to see which others it attends to, in one "
-        "layer and head or through all layers (rollout). Beside the picture are its most probable "
+        "layer and head or through all layers (rollout). Below the picture are its most probable "
         "labels.",
         # The file in base64, and room for the settings.
         limits={"look": MOST_IMAGE_BYTES * 4 // 3 + (1 << 16)},
