@@ -208,7 +208,7 @@ function headButtons(place, { state, own, on, last, named, relationOf }) {
     return h("button", {
       type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
       onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
-    }, swatch, String(head + 1), relation ? h("span", { class: "label" }, relation) : null, label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.kind) : null);
+    }, swatch, String(head + 1), relation ? h("span", { class: "label" }, relation) : null, label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.clear ? label.kind : `leans to ${label.kind}`) : null);
   }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
   if (focused > 0) place.children[focused]?.focus();
 }

@@ -188,7 +188,7 @@ function translated(found, rank, state, limits) {
   const bare = (part) => part.text.replace(/\p{P}+$/u, "") || part.text;
   const first = parts.find((part) => PRONOUN.test(bare(part))) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
   return h("div", {},
-    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), ` is in doubt: a good translation passes if ${each.passes}.`,
+    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), `: it is in doubt whether ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     h("div", { class: "columns pair" },
