@@ -24,7 +24,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import grammar_sentences  # noqa: E402 (scripts of these folders)
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
+from encoders import write  # noqa: E402
 from noted_head import example_head, noted_head  # noqa: E402
 from publish import minutes_of, store, write_card  # noqa: E402
 from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
@@ -100,12 +101,12 @@ def main() -> None:
         files = [people, _teacher(second, some, run.with_suffix(".second.tsv"))]
         again = "en_de_third.toml"
         if arguments.sixth is None:
-            grammar = _write(run.with_suffix(".grammar.tsv"), made["train"])
+            grammar = write(run, "grammar.tsv", made["train"])
             for place, init in ((third, second), (fourth, third), (fifth, fourth)):
                 _train(place, again, [*files, grammar], valid, arguments, init)
             longer = ("--max-steps", LONGER)
             _train(sixth, again, [*files, grammar], valid, arguments, fifth, longer)
-        grammar = _write(run.with_suffix(".grammar-all.tsv"), made["all"])
+        grammar = write(run, "grammar-all.tsv", made["all"])
         _train(run, again, [*files, grammar], valid, arguments, sixth)
     # A model that is given stands for the runs before it.
     runs = [first, second, third, fourth, fifth, sixth, run]
@@ -209,8 +210,7 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
     references: dict[str, list[str]] = {}
     for source, target in pairs:
         references.setdefault(source, []).append(target)
-    source = run.with_suffix(".test.en")
-    source.write_text("".join(f"{each}\n" for each in references), encoding="utf-8")
+    source = write(run, "test.en", list(references))
     said = heedful(["translate", str(place), "-i", str(source), "--beam", "5"])
     given = said.splitlines()
     most = max(map(len, references.values()))
@@ -241,21 +241,16 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
     return scores
 
 
-def _write(file: Path, lines: Iterable[str]) -> Path:
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return file
-
-
 def _tests(run: Path, part: str, lines: list[str]) -> list[grammar_sentences.Test]:
     """Return the tests of a part, which are written beside the run."""
-    return list(grammar_sentences.read_tests(_write(run.with_suffix(f".{part}.tsv"), lines)))
+    return list(grammar_sentences.read_tests(write(run, f"{part}.tsv", lines)))
 
 
 def _by_pattern(
     model: Path, tests: list[grammar_sentences.Test], what: str, run: Path
 ) -> list[dict[str, Any]]:
     """Share of the tests whose translation has the words that are wanted, by pattern."""
-    sources = _write(run.with_suffix(".tests.en"), [source for source, *_ in tests])
+    sources = write(run, "tests.en", [source for source, *_ in tests])
     words = ["translate", str(model), "-i", str(sources), "--beam", "5", "--split", "lines"]
     said = heedful(words).splitlines()  # two sentences of a line are one test
     right: dict[str, list[bool]] = {}

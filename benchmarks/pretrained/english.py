@@ -30,6 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import grammar_sentences  # noqa: E402
 from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
+from encoders import write  # noqa: E402
 from english_documents import (  # noqa: E402
     WAYS,
     Documents,
@@ -222,11 +223,11 @@ def _train(
 ) -> None:
     if arguments.finish:
         return
-    files = {part: run.with_suffix(f".{part}.jsonl") for part in ("train", "valid")}
-    for part, file in files.items():
+    files = {}
+    for part in ("train", "valid"):
         texts = [text for each in documents[part].values() for text in each]
-        lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+        files[part] = write(run, f"{part}.jsonl", lines)
     words = ["train", str(run), *more]
     if arguments.resume and (run / "config.toml").exists():
         words.append("--resume")

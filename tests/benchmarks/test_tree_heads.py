@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful import inspect
-from heedful.pretrained.catalogue import models_at_hand
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "pretrained"
 
@@ -92,8 +91,6 @@ def test_every_piece_is_in_one_unit(program: Any, lengths: list[int], data: st.D
 
 
 def test_the_strongest_other_word_is_right(program: Any, sentence: Any) -> None:
-    if "english-masked" not in models_at_hand():
-        pytest.skip("english-masked is not at hand")
     model = inspect.load("english-masked")
     found = program.pairs_found(model, "encoder", [sentence])
     # "n't" is of one unit with "did".
@@ -119,9 +116,6 @@ def test_the_strongest_other_word_is_right(program: Any, sentence: Any) -> None:
 def test_the_word_itself_is_left_out(
     program: Any, sentence: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "english-masked" not in models_at_hand():
-        pytest.skip("english-masked is not at hand")
-
     def between(_: np.ndarray, rows: list[list[int]], columns: list[list[int]]) -> np.ndarray:
         assert len(rows) == len(columns) == 12  # "didn't" is one unit
         weights = np.eye(12)[None, None]  # each word looks at itself most

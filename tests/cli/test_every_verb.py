@@ -207,6 +207,7 @@ def check(place: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     return check_it
 
 
+@pytest.mark.filterwarnings("ignore::heedful.pipelines.text_pipeline.LongerThanTraining")
 @pytest.mark.parametrize(("model", "call"), CASES, ids=map("-".join, CASES))
 def test_a_verb_works_or_says_why_not(check: Check, model: str, call: str) -> None:
     check(model, call)

@@ -35,6 +35,7 @@ def writer(tmp_path_factory):
     return heedful.load(directory, device="cpu")
 
 
+@pytest.mark.filterwarnings("ignore::heedful.pipelines.text_pipeline.LongerThanTraining")
 def test_prompts_of_any_length_are_continued_within_the_positions(writer) -> None:
     table = writer.model.spec.embedding.positions.max_length
     assert table < NEW_TOKENS
@@ -46,6 +47,7 @@ def test_prompts_of_any_length_are_continued_within_the_positions(writer) -> Non
     assert "".join(writer.stream(PROMPTS[1])) == together[1].text
 
 
+@pytest.mark.filterwarnings("ignore::heedful.pipelines.text_pipeline.LongerThanTraining")
 def test_a_number_that_is_asked_for_is_kept_or_refused(writer) -> None:
     assert len(writer.generate(["I"], max_length=3)[0].tokens) <= 3
     with pytest.raises(ModelError, match="Ask for at most"):

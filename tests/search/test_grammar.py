@@ -26,6 +26,7 @@ def pipeline(*texts: str, seed: int) -> GenerationPipeline:
     return GenerationPipeline(CausalLM(causal_lm_spec(SHAPE, fields.size, 40)).eval(), fields)
 
 
+@pytest.mark.filterwarnings("ignore::heedful.pipelines.text_pipeline.LongerThanTraining")
 @given(
     seed=st.integers(0, 3),
     prompts=st.lists(

@@ -2,7 +2,7 @@
 
 import { button } from "./controls.js";
 import { h, number, section, table } from "./dom.js";
-import { clearHeads, exampleHead } from "./subject.js";
+import { clearHeads, exampleHead, placeNamed } from "./subject.js";
 
 const percent = (share) => `${number(100 * share, 2)} %`;
 
@@ -28,7 +28,7 @@ function fixed(offset) {
 
 /** The table of all relations that were measured of a model, with buttons that open their heads. */
 export function relationSection(studio, model, open) {
-  const all = studio.places.find((place) => place.name === model)?.noted_heads ?? [];
+  const all = placeNamed(studio, model)?.noted_heads ?? [];
   if (!all.length) return h("div", {});
   const clear = clearHeads(studio, model);
   const others = all.filter((each) => !clear.includes(each));

@@ -6,6 +6,9 @@ import { h } from "./dom.js";
 /** The places whose models are of some kinds. */
 export const placesOf = (studio, kinds) => studio.places.filter((place) => kinds.includes(place.kind));
 
+/** The place of a model; undefined where the studio does not have it. */
+export const placeNamed = (studio, model) => studio.places.find((place) => place.name === model);
+
 /** The settings `model` and `text` with which a page opens: the first model and its first example. */
 export function subjectDefaults(studio, kinds) {
   const place = placesOf(studio, kinds)[0];
@@ -16,18 +19,17 @@ export function subjectDefaults(studio, kinds) {
 export const noModel = (kind) => h("p", { class: "sentence" }, `None of the models at hand is ${kind}. Start the studio with one: `, h("code", {}, "heedful studio MODEL"), ".");
 
 /** Heads that find a word of a relation better than a fixed place: all of the interval of their gain is above 0. */
-export const clearHeads = (studio, model) =>
-  (studio.places.find((place) => place.name === model)?.noted_heads ?? []).filter((each) => each.gain[0] > 0);
+export const clearHeads = (studio, model) => (placeNamed(studio, model)?.noted_heads ?? []).filter((each) => each.gain[0] > 0);
 
 /** The head that a model's card points at, as settings of a page of attention: nothing where it points at none. */
 export function notedHead(studio, model) {
-  const noted = studio.places.find((place) => place.name === model)?.noted_head;
+  const noted = placeNamed(studio, model)?.noted_head;
   return noted ? { part: noted.part, layer: noted.layer - 1, heads: [String(noted.head - 1)] } : {};
 }
 
 /** The head of a part in which an example shows something, as the model's card says; undefined without one. */
 export function exampleHead(studio, model, part) {
-  const place = studio.places.find(({ name }) => name === model);
+  const place = placeNamed(studio, model);
   return [place?.noted_head, ...(place?.example_heads ?? [])].find((each) => each?.part === part);
 }
 

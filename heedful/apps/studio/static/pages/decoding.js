@@ -6,7 +6,7 @@ import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { treeChart } from "../draw/tree.js";
 import { causalTriangle } from "../draw/triangle.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm"];
 
@@ -28,7 +28,7 @@ export function mount({ root, side, state, studio }) {
     root.append(noModel("a translator or a language model"));
     return;
   }
-  const translates = () => studio.places.find((place) => place.name === state.values.model)?.kind === "translator";
+  const translates = () => placeNamed(studio, state.values.model)?.kind === "translator";
   const [walk, tree] = [h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
   const why = h("div", { class: "why" });
@@ -92,7 +92,7 @@ export function mount({ root, side, state, studio }) {
     const { whyWord } = await import("../why_word.js");
     if (why.dataset.asked !== asked) return;
     const piece = last ? step.read.at(-1) : step.candidates.find((each) => each.id === token)?.piece ?? `token ${token}`;
-    const { limits } = studio.places.find((place) => place.name === model) ?? {};
+    const { limits } = placeNamed(studio, model) ?? {};
     why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
   }
   const drawStep = () => refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));

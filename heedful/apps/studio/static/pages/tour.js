@@ -8,7 +8,7 @@ import { drawWay, STOPS, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
 import { boxInside, toldOf } from "../model_inside.js";
 import { saves } from "../save.js";
-import { exampleHead, noModel, openedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { exampleHead, noModel, openedHead, pieceOf, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 /** Kinds whose figure is drawn; those that read no text have the first stop alone. */
@@ -27,7 +27,7 @@ export function mount({ root, side, state, studio }) {
     root.append(noModel("a translator, a language model or an encoder"));
     return;
   }
-  const kindOf = () => studio.places.find((place) => place.name === state.values.model)?.kind ?? "";
+  const kindOf = () => placeNamed(studio, state.values.model)?.kind ?? "";
   const readsText = () => kinds.includes(kindOf());
   const last = STOPS.length - 1;
   const stop = () => (readsText() ? Math.min(last, Math.max(0, state.values.stop)) : 0);

@@ -5,7 +5,7 @@ import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
 import { secondModel } from "../second_model.js";
-import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator"];
 
@@ -52,7 +52,7 @@ export function mount({ root, side, state, studio }) {
       return;
     }
     const rank = Math.min(state.values.rank, found.translations.length - 1);
-    const { limits = [] } = studio.places.find((place) => place.name === state.values.model) ?? {};
+    const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
     body.append(translated(found, rank, state, limits));
     more.append(details(found, rank, state));
     propose();
