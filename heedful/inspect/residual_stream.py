@@ -164,6 +164,7 @@ def _split(
             # Without a residual connection the output replaces the stream and all that was in it.
             parts[:] = 0.0
         parts[number] = values[f"{place}.output"]
+        parts *= sublayer.residual_scale  # of the sum, so of all that it was added up from
         stream = values[f"{place}.stream"]
         if sublayer.norms_sum and sublayer.norm is not None:
             parts = _linear_norm(sublayer.norm, values[f"{place}.residual"], parts)

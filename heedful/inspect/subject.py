@@ -177,6 +177,7 @@ class InspectedSubLayer(NamedTuple):
         norms_sum: flag of post-norm.
         residual: flag of a residual connection; without it, the output replaces the stream.
         is_cross: flag of a mixer that attends to an encoder's output.
+        residual_scale: factor on the residual sum.
     """
 
     name: str
@@ -186,6 +187,7 @@ class InspectedSubLayer(NamedTuple):
     norms_sum: bool
     residual: bool
     is_cross: bool
+    residual_scale: float
 
     @property
     def label(self) -> str:
@@ -243,6 +245,7 @@ def sublayers(block: Any) -> dict[str, InspectedSubLayer]:
             # `cut` is set by an ablation of the residual connection.
             each.address not in block.cut,
             each.reads_memory,
+            each.residual_scale,
         )
         for each in block.sublayers
     }

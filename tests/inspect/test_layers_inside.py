@@ -257,6 +257,7 @@ def test_parts_add_up_wherever_norms_and_residuals_are(toys):
         {"norm_placement": "both", "norm": {"kind": "rms"}},
         {"norm_placement": "none"},
         {"norm_placement": "after", "residual": False},
+        {"norm_placement": "after", "residual_scale": 0.5},
     ):
         sublayers = [
             {"name": "self_attention", "part": attention},

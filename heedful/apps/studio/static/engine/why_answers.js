@@ -189,6 +189,8 @@ function contributions(model, capture) {
     // Without a residual connection the output replaces all that was in the stream.
     if (sublayer.residual === false) [...Object.values(parts), norms].forEach((vector) => vector.fill(0));
     parts[place] = row(`${place}.output`);
+    const { residual_scale: factor = 1 } = sublayer;
+    if (factor !== 1) [...Object.values(parts), norms].forEach((vector) => vector.forEach((x, i) => { vector[i] = x * factor; }));
     if (sublayer.after) normLinearly(sublayer.after, row(`${place}.residual`), Object.values(parts), norms);
   }
   const { number, sublayer } = places.at(-1);
