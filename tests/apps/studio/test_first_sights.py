@@ -31,6 +31,17 @@ def sight(visit_at: Callable[..., Any], at: str) -> Any:
     return visit_at(at)
 
 
+@pytest.mark.parametrize(("end", "noun"), [("tired", "animal"), ("wide", "street")])
+def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str) -> None:
+    half = sight.open("").locator(f"[data-end='{end}']")
+    half.locator(".link").first.wait_for()
+    word = half.locator(".of-row [aria-pressed='true']").inner_text()
+    assert half.locator(".readout").inner_text().startswith(f"“{word}” looks at “{noun}” 0.9")
+    half.get_by_role("link", name="All heads").click()
+    sight.until("document.querySelector('.attention .readout') !== null")
+    assert f"looks at “{noun}”" in sight.page.locator(".readout").first.inner_text()
+
+
 def test_the_tour_follows_the_pronoun(sight: Any) -> None:
     page = sight.open("tour?stop=6")
     assert page.locator("[data-part='weights'] [aria-pressed='true']").text_content() == "·it·it"

@@ -5,6 +5,7 @@ import { studioFacts } from "./api.js";
 import { h, number } from "./dom.js";
 import { dropArea } from "./drop_model.js";
 import { answers } from "./lesson.js";
+import { openingPicture } from "./opening.js";
 import { thumbnail } from "./thumbnails.js";
 
 const FIRST_PAGES = { translator: "translate", causal_lm: "decoding", encoder: "tour", vision: "image", records: "everywhere", sounds: "everywhere" };
@@ -19,29 +20,13 @@ export function startPage(studio) {
     h("h1", {}, "See a Transformer at work"),
     h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters lead from one sentence to a whole model. ${site ? "Every picture was computed by the models below; for a sentence of your own they compute in this page." : "Every picture of a model is computed here, by the models below, for a sentence of your choice."}`),
     h("p", { class: "row" }, h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
-    studio.places.some((each) => each.name === PAIR.model) ? pair() : null,
+    openingPicture(studio),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
     h("h2", {}, "Models and runs"),
     placeList(studio),
     site ? h("p", { class: "note" }, `For models and runs of your own, and to train: pip install 'heedful[studio]', then heedful studio.`) : dropArea(),
     h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings. ${site ? "Copy it to show somebody else the same picture." : "It opens on this machine alone, for as long as this studio runs: heedful studio --export writes a course that can be sent."}`),
   ].filter(Boolean);
-}
-
-// One word of the text decides what "it" is, and with it the pronoun of the translation.
-const PAIR = { model: "en-de", text: "The animal didn't cross the street because it was too ", row: 9,
-  lines: [["tired", "animal", "Das Tier überquerte die Straße nicht, weil ", "es", " zu müde war."], ["wide", "street", "Das Tier überquerte die Straße nicht, weil ", "sie", " zu breit war."]] };
-
-/** Two sentences and their translations; the same colour marks a pronoun and the noun it looks at. */
-function pair() {
-  return h("ul", { class: "opening-pair" }, PAIR.lines.map(([last, noun, before, pronoun, after], i) => {
-    const mark = (word) => h("mark", { class: `looked-at of-${i}` }, word);
-    const text = `${PAIR.text}${last}.`;
-    const [left, right] = text.split(noun);
-    const query = new URLSearchParams({ model: PAIR.model, text, row: PAIR.row });
-    return h("li", {}, h("span", {}, left, mark(noun), right), h("span", { lang: "de" }, before, mark(pronoun), after),
-      h("a", { href: addressOf("attention", query.toString()) }, `“${pronoun}” looks at “${noun}”`));
-  }));
 }
 
 function card(studio, chapter, index) {

@@ -33,6 +33,14 @@ export function renewWords(host, words) {
   if (focused) host.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
 }
 
+/** Maps of heads from an answer with weights in base64: head → weights, row after row. */
+export function weightMaps({ weights: { shape, float32 }, heads }) {
+  const bytes = Uint8Array.from(atob(float32), (letter) => letter.charCodeAt(0));
+  const numbers = new Float32Array(bytes.buffer);
+  const size = shape[1] * shape[2];
+  return new Map(heads.map((head, i) => [head, numbers.subarray(i * size, (i + 1) * size)]));
+}
+
 /** Names of the words of one side, from its pieces and the number of each piece's word. */
 function joined({ pieces, words }) {
   const names = [];

@@ -9,7 +9,7 @@ import { hearing, hearingDefaults } from "../hearing.js";
 import { relationEvidence, relationName, relationSection } from "../relation_heads.js";
 import { secondText } from "../second_text.js";
 import { exampleHead, noModel, notedHead, pieceOf, placesOf, subjectDefaults, subjectFields } from "../subject.js";
-import { joinWords, wordRow } from "../words.js";
+import { joinWords, weightMaps, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
@@ -31,14 +31,6 @@ export const defaults = (studio) => ({
   heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "", ...hearingDefaults,
   ...notedHead(studio, subjectDefaults(studio, kinds).model),
 });
-
-/** Numbers from base64, row after row, a head at a time. */
-function unpack({ shape, float32 }) {
-  const bytes = Uint8Array.from(atob(float32), (letter) => letter.charCodeAt(0));
-  const numbers = new Float32Array(bytes.buffer);
-  const size = shape[1] * shape[2];
-  return Array.from({ length: shape[0] }, (_, i) => numbers.subarray(i * size, (i + 1) * size));
-}
 
 export function mount({ root, below, side, state, studio }) {
   const models = placesOf(studio, kinds);
@@ -92,7 +84,7 @@ export function mount({ root, below, side, state, studio }) {
     const { part: wanted, layer: number, heads: on } = state.values;
     const chosen = on.includes(ALL) ? null : on.map(Number).sort((a, b) => a - b);
     const found = await call("attention", "show", { ...asked, part: wanted, layer: number, heads: chosen?.length ? chosen : null }, signal);
-    return found.parts.length === 0 ? found : { ...found, maps: new Map(unpack(found.weights).map((weights, i) => [found.heads[i], weights])) };
+    return found.parts.length === 0 ? found : { ...found, maps: weightMaps(found) };
   }, (found) => {
     last = found;
     show();
