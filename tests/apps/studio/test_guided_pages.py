@@ -392,14 +392,19 @@ def test_another_layer_needs_no_new_pass(models: Any) -> None:
 
 def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None:
     page = look.open("steps")
-    assert "Step 1 of 7" in page.locator("[role=status]").first.inner_text()
-    for _ in range(2):
+    status = page.locator("[role=status]").first
+    assert "Step 1 of 5" in status.inner_text()
+    reached = []
+    for _ in range(4):
         page.get_by_role("button", name="Next step").click()
-    assert [each.get_attribute("data-stage") for each in page.locator("[data-stage]").all()] == [
-        "1",
-        "2",
-    ]
+        reached.append(page.locator("[data-stage]").get_attribute("data-stage"))
+    assert reached == ["1", "2", "5", "6"]  # neither bias nor mask is set
+    page.get_by_label("Mask").fill("causal")
+    look.idle()
+    assert "Step 6 of 6" in status.inner_text()
     page.get_by_role("button", name="Back").click()
+    page.get_by_role("button", name="Back").click()
+    assert page.locator("[data-stage]").get_attribute("data-stage") == "4"
     for address in ("steps?stage=1&query=2", f"steps?on=model&model=t5&stage=1&row=1&text={URL}"):
         page = look.open(address)
         lines = page.locator("[data-stage='1'] .sums tr")
@@ -411,6 +416,23 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
             colour = "each => each.style.color"
             assert query.evaluate(colour) == "var(--series-1)"  # of the second query
             assert key.evaluate(colour) == name.evaluate(colour) == f"var(--series-{i + 1})"
+
+
+def test_a_number_shows_what_it_is_made_of(look: Any) -> None:
+    page = look.open("steps?stage=1")
+    page.locator(".made tbody tr").nth(1).locator("td").nth(2).hover()
+    assert page.locator(".equation + .readout").inner_text() == (
+        "“love” · “cats”: 0 · 1 + 1 · 0 + 1 · 1 + 0 · 0 = 1"
+    )
+    [q, transposed, product] = [
+        [row.locator("td.lit").all_inner_texts() for row in part.locator("tbody tr").all()]
+        for part in page.locator(".equation .matrix").all()
+    ]
+    assert q == [[], ["0", "1", "1", "0"], []]
+    assert transposed == [["1"], ["0"], ["1"], ["0"]]
+    assert product == [[], ["1"], []]
+    page.locator(".made tbody tr").nth(1).locator("td").nth(2).click()
+    look.until("location.search.includes('query=2')")
 
 
 def test_a_word_is_the_query_by_a_click(look: Any, models: Any) -> None:

@@ -251,21 +251,21 @@ def test_steps(visit: Any) -> None:
     expected = (q @ k.T / 2).softmax(-1)
 
     def cells(stage: int) -> list[list[str]]:
-        rows = page.locator(f"[data-stage='{stage}'] .cells tbody tr").all()
+        rows = page.locator(f"[data-stage='{stage}'] .made tbody tr").all()
         return [row.locator("td").all_inner_texts() for row in rows]
 
     assert cells(5) == [[visit.shown(float(w), 3) for w in row] for row in expected]
 
     page.get_by_role("button", name="Back").click()
-    assert page.locator("[data-stage]").count() == 6
+    assert page.locator("[data-stage]").count() == 4
     page.get_by_label("Mask").fill("causal")
     visit.idle()
-    page.wait_for_selector("[data-stage='5'] td.hidden")
+    page.wait_for_selector("[data-stage='5'] .made td.hidden")
     assert [len([c for c in row if c == "·"]) for row in cells(5)] == [2, 1, 0]
     page.get_by_role("button", name="Next step").click()
     page.get_by_label("Values V").fill("2 0\n0 4\n1 1")
     visit.idle()
-    visit.until("document.querySelectorAll(\"[data-stage='6'] .cells td\").length === 6")
+    visit.until("document.querySelectorAll(\"[data-stage='6'] .made td\").length === 6")
     causal = (q @ k.T / 2).masked_fill(torch.ones(3, 3).triu(1).bool(), -1e30).softmax(-1)
     output = causal @ torch.tensor([[2, 0], [0, 4], [1, 1]]).double()
     assert cells(6) == [[visit.shown(float(w), 3) for w in row] for row in output]

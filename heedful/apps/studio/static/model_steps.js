@@ -26,7 +26,7 @@ export const followDefaults = (studio) => ({
 export const tinted = (content, index, side) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + 1) } }, content);
 
 /** The step that is reached, beside the one before it; or all of them below each other. */
-export function inPlace(parts, { stage, all }, names) {
+function inPlace(parts, { stage, all }, names) {
   const section = (i) => h("section", { "data-stage": i, class: i === stage ? "reached" : "before" }, h("h2", {}, `${i + 1}. ${names[i]}`), parts[i]());
   if (all) return parts.slice(0, stage + 1).map((_, i) => section(i));
   return [h("div", { class: "columns in-place" }, stage ? section(stage - 1) : null, section(stage))];

@@ -10,7 +10,8 @@ const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
  * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, keys,
  *   colours}
  *   Names of rows have the colour of queries, those of columns that of keys; keys: rows are keys
- *   too; colours: numbers have the colour of their row, and no shade
+ *   too; colours: numbers have the colour of their row, or with "columns" of their column, and no
+ *   shade
  */
 export function matrix(options) {
   const host = h("div", { class: "matrix" });
@@ -18,11 +19,51 @@ export function matrix(options) {
   return host;
 }
 
+/**
+ * Matrices with signs between them, of which the last is made from the others. Pointing at one of
+ * its numbers marks what it comes from, and says how.
+ * @param terms options of `matrix`, and signs as text
+ * @param made {from: (i, j) → [[index of a matrix, "row", "column" or "cell"]], tell: (i, j) → text,
+ *   choose: called with the row that is clicked, at: [i, j] that is marked first}
+ */
+export function equation(terms, { from, tell, choose, at }) {
+  const parts = terms.map((term) => (typeof term === "string" ? h("span", { class: "between" }, term) : matrix(term)));
+  const matrices = parts.filter((each) => each.classList.contains("matrix"));
+  const made = matrices.at(-1);
+  made.classList.add("made");
+  const said = h("p", { class: "readout", role: "status" });
+  const rowsOf = (part) => [...part.querySelectorAll("tbody tr")].map((row) => [...row.querySelectorAll("td")]);
+  const mark = (i, j) => {
+    for (const cell of parts.flatMap((part) => [...part.querySelectorAll(".lit")])) cell.classList.remove("lit");
+    for (const [index, what] of [...from(i, j), [matrices.length - 1, "cell"]]) {
+      const rows = rowsOf(matrices[index]);
+      const lit = what === "row" ? rows[i] : what === "column" ? rows.map((row) => row[j]) : [rows[i][j]];
+      for (const cell of lit) cell.classList.add("lit");
+    }
+    said.textContent = tell(i, j);
+  };
+  const placeOf = (event) => {
+    const rows = rowsOf(made);
+    const i = rows.findIndex((row) => row.includes(event.target.closest("td")));
+    return i < 0 ? null : [i, rows[i].indexOf(event.target.closest("td"))];
+  };
+  made.addEventListener("pointerover", (event) => {
+    const place = placeOf(event);
+    if (place) mark(...place);
+  });
+  made.addEventListener("click", (event) => {
+    const place = placeOf(event);
+    if (place) choose(place[0]);
+  });
+  redrawn(said, () => mark(...at)); // after the matrices, which lose their marks
+  return [h("div", { class: "equation" }, parts), said];
+}
+
 function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
   const cell = (value, i, j) => {
     if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
-    if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(i + (keys ? 1 : 0)) } }, number(value, digits));
+    if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(colours === "columns" ? j + 1 : i + (keys ? 1 : 0)) } }, number(value, digits));
     const shade = kind === "diverging" ? diverging((SHADE * value) / most) : sequence((SHADE * value) / most);
     const made = h("td", {}, number(value, digits));
     made.style.background = css(shade);
@@ -32,7 +73,7 @@ function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidd
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: "cells" },
       h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
-      columnNames ? h("thead", {}, h("tr", {}, h("td", {}), columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + 1) } }, name)))) : "",
+      columnNames ? h("thead", {}, h("tr", {}, rowNames ? h("td", {}) : "", columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + 1) } }, name)))) : "",
       h("tbody", {}, values.map((row, i) => h("tr", { class: i === highlight ? "chosen" : null },
         rowNames ? h("th", { scope: "row", style: { color: series(i + (keys ? 1 : 0)) } }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
 }

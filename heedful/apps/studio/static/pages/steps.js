@@ -1,8 +1,8 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel, text } from "../controls.js";
-import { h, number } from "../dom.js";
-import { matrix } from "../draw/matrix.js";
-import { followed, followDefaults, inPlace, KINDS, reads, sums, tinted } from "../model_steps.js";
+import { folded, h, number } from "../dom.js";
+import { equation, matrix } from "../draw/matrix.js";
+import { followed, followDefaults, KINDS, reads, sums, tinted } from "../model_steps.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
 
@@ -43,8 +43,16 @@ export const defaults = (studio) => ({
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
 
+const [BIAS, MASK] = [3, 4];
+
 /** The formula in parts, each with the stages that compute it. */
-const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [3]], [", masked", [4]], [" ) ", []], ["V", [0, 6]]];
+const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
+
+/** The stages there are: numbers that are typed have a bias or a mask only where one is set. */
+function stagesOf({ on, bias, mask }) {
+  const missing = on === "model" ? [] : [bias === "none" ? BIAS : -1, mask === "everything" ? MASK : -1];
+  return STAGES.map((_, i) => i).filter((i) => !missing.includes(i));
+}
 
 /** Numbers, a row on each line; between them spaces, commas or semicolons. */
 function read(written, name) {
@@ -66,20 +74,25 @@ export function mount({ root, side, state, studio }) {
     const { q, k, v, x = "", labels, scale = "", mask = "everything" } = EXAMPLES[example.value];
     state.set({ q, k, v, x, labels, scale, mask, bias: "none", query: 1 }, { step: true });
   });
-  const back = button("Back", () => state.set({ stage: Math.max(0, state.values.stage - 1) }), { quiet: true });
-  const next = button("Next step", () => state.set({ stage: Math.min(6, state.values.stage + 1) }));
+  const go = (by) => {
+    const there = stagesOf(state.values);
+    state.set({ stage: there[reached(state.values) + by] ?? state.values.stage });
+  };
+  const back = button("Back", () => go(-1), { quiet: true });
+  const next = button("Next step", () => go(1));
   const where = h("span", { class: "note", role: "status" });
   const names = { q: "Queries Q", k: "Keys K", v: "Values V", x: "Tokens X" };
   const areas = Object.fromEntries(["q", "k", "v", "x"].map((name) => [name,
     text(state, name, { label: names[name], rows: 4, code: true })]));
   for (const area of Object.values(areas)) area.classList.remove("wide");
   const body = h("div", {});
+  const more = [text(state, "labels", { label: "Names of the keys (optional)" }),
+    text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
+    choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), areas.x];
   const typed = h("div", {},
-    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.q, areas.k, areas.v, areas.x,
-      text(state, "labels", { label: "Names of the keys (optional)" }),
-      text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
+    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.q, areas.k, areas.v,
       text(state, "mask", { label: "Mask", code: true }),
-      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] })));
+      folded("Names, scale, bias, tokens", () => h("div", {}, more))));
   const model = followed(state, studio, STAGES);
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
@@ -87,7 +100,7 @@ export function mount({ root, side, state, studio }) {
   side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
   const formula = h("p", { class: "formula", role: "math", "aria-label": "softmax of Q times K transposed over the square root of the width of a key, times V" });
   root.append(h("p", { class: "row" }, back, next, where), formula, result, saves(result, () => where.textContent));
-  for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
+  for (const field of [...more, typed.querySelector("[id^='mask-']").closest(".field")]) field.classList.remove("wide");
 
   const ask = live(body, (signal) => {
     const { q, k, v, x, scale, mask, bias } = state.values;
@@ -104,18 +117,21 @@ export function mount({ root, side, state, studio }) {
     last = found;
     const { queries, row } = namesOf(found, state.values);
     renewWords(words, { pieces: queries, chosen: row, choose: (index) => state.set({ query: index + 1 }, { step: true }), label: "Click a query to follow it" });
-    host.replaceChildren(...stages(found, state.values));
+    host.replaceChildren(...stages(found, state));
   }
   const arrange = () => {
-    const { stage, x, on } = state.values;
+    const { x, on } = state.values;
     if (settings.firstChild === null || model.panel.isConnected !== (on === "model")) {
       settings.replaceChildren(on === "model" ? model.panel : typed);
       result.replaceChildren(on === "model" ? model.body : body);
     }
-    formula.replaceChildren(...FORMULA.flatMap(([words, stages]) => [stages.includes(stage) ? h("mark", {}, words) : words]));
-    back.disabled = stage <= 0;
-    next.disabled = stage >= 6;
-    where.textContent = `Step ${stage + 1} of 7: ${STAGES[stage]}`;
+    const there = stagesOf(state.values);
+    const at = reached(state.values);
+    formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
+      .flatMap(([words, stages]) => [stages.includes(there[at]) ? h("mark", {}, words) : words]));
+    back.disabled = at <= 0;
+    next.disabled = at >= there.length - 1;
+    where.textContent = `Step ${at + 1} of ${there.length}: ${STAGES[there[at]]}`;
     const weights = x.trim() !== "";
     for (const name of ["q", "k", "v"]) areas[name].querySelector("label").textContent = weights ? `Weights W${{ q: "Q", k: "K", v: "V" }[name]}` : names[name];
     const found = Object.entries(EXAMPLES).find(([, each]) => each.q === state.values.q && each.k === state.values.k && each.v === state.values.v && (each.x ?? "") === x);
@@ -132,6 +148,9 @@ export function mount({ root, side, state, studio }) {
   else ask();
 }
 
+/** The number of the stage that is reached, among those there are: of one that is not, the next. */
+const reached = (values) => stagesOf(values).findIndex((each) => each >= values.stage);
+
 /** Names of queries and keys, and the row of the query that is followed. */
 function namesOf(found, values) {
   const given = values.labels.trim().split(/\s+/).filter((word) => word !== "");
@@ -140,7 +159,8 @@ function namesOf(found, values) {
   return { keys, queries, row: Math.min(found.q.length, Math.max(1, values.query)) - 1 };
 }
 
-function stages(found, values) {
+function stages(found, state) {
+  const { values } = state;
   const { keys, queries, row } = namesOf(found, values);
   const query = () => tinted(`“${queries[row]}”`, row, "row");
   const key = (i) => tinted(keys[i], i, "column");
@@ -148,27 +168,39 @@ function stages(found, values) {
   const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
   const all = { rowNames: queries, columnNames: keys, highlight: row };
-  const parts = [
-    () => [h("p", {}, "Every word has a query, a key and a value. Queries have the colours of their rows, keys and values those of their columns. We follow ", query(), "."),
+  const choose = (i) => state.set({ query: i + 1 }, { step: true });
+  const short = (value) => number(value, 3);
+  const dot = (left, right, result) => `${left.map((value, channel) => `${short(value)} · ${short(right[channel])}`).join(" + ")} = ${short(result)}`;
+  /** Scores before and after, of which one number comes from one. */
+  const turned = (before, sign, after, how, from = "cell") => equation([{ ...before, ...all }, sign, { ...after, ...all }],
+    { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”.` : how(i, j)), choose, at: [row, 0] });
+  const seen = { values: found.scores, hidden, caption: values.mask === "everything" ? "Scores" : "Scores that are seen" };
+  const parts = {
+    0: () => [h("p", {}, "Every word has a query, a key and a value. Queries have the colours of their rows, keys and values those of their columns. We follow ", query(), "."),
       h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
         matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))],
-    () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up."),
-      sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)])),
-      matrix({ values: found.raw, caption: "Q Kᵀ", ...all })],
-    () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
-      sums(keys.map((_, i) => [key(i), [own(found.raw[row][i], i), ` × ${number(found.factor)}`], own(found.scaled[row][i], i)])),
-      matrix({ values: found.scaled, caption: "Scaled scores", ...all })],
-    () => (found.added === null ? [h("p", { class: "note" }, "No bias is added.")]
-      : [sums(keys.map((_, i) => [key(i), [own(found.scaled[row][i], i), ` + (${number(found.added[row][i])})`], own(found.scores[row][i], i)])),
-        matrix({ values: found.scores, caption: "Scores with the bias", ...all })]),
-    () => [h("p", {}, found.sentence), matrix({ values: found.scores, hidden, caption: "Visible keys of each query", ...all })],
-    () => [h("p", {}, "Each score becomes its exponential (less the row's highest score, which changes no weight), divided by the sum of the row. So the weights of ", query(), " add up to 1."),
-      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? h("span", { class: "term" }, own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`) : "hidden", own(found.weights[row][i], i)])),
-      matrix({ values: found.weights, kind: "share", hidden, caption: "Weights", ...all })],
-    () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
+    1: () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
+      ...equation([{ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }, "×", { values: found.k[0].map((_, channel) => found.k.map((each) => each[channel])), caption: "Kᵀ", columnNames: keys, colours: "columns" }, "=", { values: found.raw, caption: "Q Kᵀ", ...all }],
+        { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}” · “${keys[j]}”: ${dot(found.q[i], found.k[j], found.raw[i][j])}`, choose, at: [row, 0] }),
+      sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)]))],
+    2: () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
+      ...turned({ values: found.raw, caption: "Q Kᵀ" }, `× ${number(found.factor)} =`, { values: found.scaled, caption: "Scaled scores" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${short(found.raw[i][j])} × ${number(found.factor)} = ${short(found.scaled[i][j])}`),
+      sums(keys.map((_, i) => [key(i), [own(found.raw[row][i], i), ` × ${number(found.factor)}`], own(found.scaled[row][i], i)]))],
+    [BIAS]: () => [h("p", {}, "Each score gets a number for the positions of its query and key."),
+      ...turned({ values: found.scaled, caption: "Scaled scores" }, "+ bias =", { values: found.scores, caption: "Scores with the bias" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${short(found.scaled[i][j])} + (${short(found.added[i][j])}) = ${short(found.scores[i][j])}`),
+      sums(keys.map((_, i) => [key(i), [own(found.scaled[row][i], i), ` + (${number(found.added[row][i])})`], own(found.scores[row][i], i)]))],
+    [MASK]: () => [h("p", {}, found.sentence),
+      ...turned({ values: found.scores, caption: "Scores" }, "→", seen, (i, j) => `“${queries[i]}” sees “${keys[j]}”: the score ${short(found.scores[i][j])} stays.`)],
+    5: () => [h("p", {}, "Each score becomes its exponential (less the row's highest score, which changes no weight), divided by the sum of the row. So the weights of ", query(), " add up to 1."),
+      ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${number(found.powers[i][j])} ÷ ${number(found.powers[i].reduce((a, b) => a + b, 0))} = ${number(found.weights[i][j])}`, "row"),
+      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? h("span", { class: "term" }, own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`) : "hidden", own(found.weights[row][i], i)]))],
+    6: () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
+      ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],
+        { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}”, channel ${j + 1}: ${dot(found.weights[i], found.v.map((each) => each[j]), found.output[i][j])}`, choose, at: [row, 0] }),
       sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column")], tinted(vector(found.parts[row][i]), i, "column")]),
-        ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true),
-      matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row, colours: true })],
-  ];
-  return inPlace(parts, values, STAGES);
+        ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true)],
+  };
+  const there = stagesOf(values);
+  const shown = values.all ? there.slice(0, reached(values) + 1) : [there[reached(values)]];
+  return shown.map((i) => h("section", { "data-stage": i, class: i === there[reached(values)] ? "reached" : "before" }, h("h2", {}, `${there.indexOf(i) + 1}. ${STAGES[i]}`), parts[i]()));
 }
