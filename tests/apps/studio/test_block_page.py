@@ -175,8 +175,8 @@ def test_diagram_with_norms_first(
     [
         ("", "Type a text"),
         ("\x07\x00", "tokenizer"),
-        ("القطة", "block 2 of|tokenizer"),
-        ("🐈‍⬛", "block 2 of|tokenizer"),
+        ("القطة", "Block 2 of|tokenizer"),
+        ("🐈‍⬛", "Block 2 of|tokenizer"),
         ("one\ntwo", "several lines"),
         ("x" * 100_000, "100,000 characters"),
     ],

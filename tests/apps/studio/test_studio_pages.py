@@ -298,12 +298,12 @@ def test_builder(visit: Any) -> None:
     visit.until("location.search.includes('swiglu')")
     assert visit.fact("total") == f"{sum(p.numel() for p in gated.parameters()):,}"
     page.get_by_label("Begin with").select_option("transformer-base")
-    visit.until("document.querySelector('[data-fact=short]').innerText === '63.1 M'")
-    assert visit.fact("short") == "63.1 M"  # in billions from one on
+    visit.until("document.querySelector('[data-fact=total]').innerText === '63,082,496'")
     assert page.locator("[data-part=cross]").count() == 1
     page.get_by_label("Model", exact=True).select_option("causal_lm")
     visit.until("document.querySelectorAll('[data-part=cross]').length === 0")
     assert 'task = "causal_lm"' in page.get_by_label("Settings of this model").input_value()
+    page.get_by_text("Settings file: train").click()
     assert page.locator("#command").inner_text().endswith("--train train.txt --valid valid.txt")
 
 

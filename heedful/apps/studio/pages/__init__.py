@@ -130,9 +130,8 @@ PAGES: tuple[Page, ...] = (
         "builder",
         "Builder",
         "A Transformer, part by part: what each does, what it costs, what breaks without it.",
-        "Add the parts in the order of the 2017 paper and watch words flow through what is there, "
-        "or switch parts off and see what breaks. Below stand size and cost beside published "
-        "models, and the `--config` of `heedful train`; only your data is missing from it.",
+        "Build the Transformer of 2017 part by part and watch words flow through it, or switch "
+        "parts off and see what breaks.",
     ),
     Page(
         "without",

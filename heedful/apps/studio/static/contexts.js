@@ -26,7 +26,7 @@ const groupsOf = (lines) => lines.trim().split(/\n\s*\n/).flatMap((group, i) => 
 export function contexts(state, studio) {
   const models = placesOf(studio, KINDS);
   const picture = figure("Vectors of the word, one for each sentence",
-    "Along the two directions in which they differ most. The embedding of a word at one place is the same in all sentences; attention brings in its neighbours. Senses lie apart where the model has noticed them: here where the river is named. Where only a boat or a fish hints at it, a small model does not notice.");
+    "Along the two directions in which they differ most. Before the first block the word has one vector in all sentences; attention brings in its neighbours, and the two senses come apart.");
   const depth = choice(state, "cdepth", { label: "Vectors", options: [[-1, "after the last block"]] });
   const numbers = h("div", {});
   const body = h("div", {}, numbers, picture.element);
@@ -41,7 +41,7 @@ export function contexts(state, studio) {
     numbers.replaceChildren(facts([["mean cosine of two of them", number(mean(others), 3), "context-cosine"], ["after block", `${at} of ${last}`, "context-depth"]]));
     const groups = groupsOf(state.values.csentences);
     scatterChart(picture.host, {
-      points: points.map(([x, y], i) => ({ group: groups[i], name: shown.sentences[i].length > 34 ? `${shown.sentences[i].slice(0, 33)}…` : shown.sentences[i], x, y })),
+      points: points.map(([x, y], i) => ({ group: groups[i], name: shown.sentences[i].length > 48 ? `${shown.sentences[i].slice(0, 47)}…` : shown.sentences[i], x, y })),
       x: { label: "first direction" }, y: { label: "second direction" },
       describe: `Vectors of the word “${state.values.cword}” in ${points.length} sentences, after block ${at} of ${last}.`,
     });
@@ -60,9 +60,8 @@ export function contexts(state, studio) {
   });
   ask();
   return section("One word in several sentences",
-    h("div", { class: "panel" },
+    body, h("details", {}, h("summary", {}, "Choose the word, its sentences and the block"), h("div", { class: "panel" },
       models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
       text(state, "cword", { label: "Word" }), depth,
-      text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." })),
-    body);
+      text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));
 }

@@ -5,7 +5,7 @@ import { engineering, number, s } from "../dom.js";
 import { mixerOf, mixerTitle } from "../parts.js";
 import { redrawn, series } from "./colours.js";
 
-const ROW = { height: 32, gap: 9 };
+const ROW = { height: 32, gap: 11 };
 const WORD = 44; // pixels from word to word
 const SPEED = 95; // pixels a second
 const PAUSE = 0.9; // seconds between two waves
@@ -24,10 +24,10 @@ function boxes(view, decoder) {
     if (there.has(key)) found.push({ key, ...box });
   };
   const gone = (key, name, block = true) => add(key, { name, gone: true, block });
-  add(`${prefix}embedding`, { name: "Embedding", count: counts.embedding, shape: [values.tokens, values.width] });
+  add(`${prefix}embedding`, { name: "Embedding", count: counts.embedding, shape: [SENTENCE.length, values.width] });
   if (values.positions === "none") gone(`${prefix}positions`, "no positions", false);
   else if (["sinusoidal", "learned"].includes(values.positions)) {
-    add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [values.tokens, values.width] });
+    add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [SENTENCE.length, values.width] });
   } else add(`${prefix}positions`, { name: `Positions: ${values.positions.replace("_", " ")}`, thin: true });
   const sublayer = (key, box) => {
     const sum = `${key}_sum`;
@@ -50,7 +50,7 @@ function boxes(view, decoder) {
     sublayer(`${prefix}self`, mixing);
     if (decoder) sublayer("cross", { ...attention(values, counts.cross), name: `Cross-attention, ${headsOf(values)}`, mixes: "memory" });
     const network = masked && values.channel_mix ? "Channel mix" : "Feed-forward";
-    sublayer(`${prefix}ff`, values.network ? { name: network, count: counts.feedforward, shape: [values.tokens, values.feedforward], alone: true } : { off: "no feed-forward network" });
+    sublayer(`${prefix}ff`, values.network ? { name: network, count: counts.feedforward, shape: [SENTENCE.length, values.feedforward], alone: true } : { off: "no feed-forward network" });
     return found;
   }
   const sum = { name: "Add, times √½", thin: true, block: true };
@@ -60,17 +60,17 @@ function boxes(view, decoder) {
   if (!decoder) return found;
   const middle = found.length;
   if (values.family === "convolution") {
-    add("cross", { name: "Attention, 1 head", count: counts.cross, shape: [1, values.tokens, values.tokens], mixes: "memory", block: true });
+    add("cross", { name: "Attention, 1 head", count: counts.cross, shape: [1, SENTENCE.length, SENTENCE.length], mixes: "memory", block: true });
     add("cross_sum", { ...sum, bypass: middle });
   } else {
     const name = { none: "One vector of the text", additive: "Additive attention", general: "Multiplicative attention" }[values.attends];
-    add("cross", { name, shape: values.attends === "none" ? null : [values.tokens, values.tokens], mixes: "memory" }); // once, above all layers
+    add("cross", { name, shape: values.attends === "none" ? null : [SENTENCE.length, SENTENCE.length], mixes: "memory" }); // once, above all layers
   }
   return found;
 }
 
 const headsOf = ({ num_heads: heads, scale }) => `${heads} ${heads === 1 ? "head" : "heads"}${scale ? "" : ", unscaled"}`;
-const attention = (values, count) => ({ count, shape: [values.num_heads, values.tokens, values.tokens] });
+const attention = (values, count) => ({ count, shape: [values.num_heads, SENTENCE.length, SENTENCE.length] });
 
 /** The part in which words meet: attention, or what stands in its place. */
 function mixer(view, masked, count) {
@@ -117,6 +117,8 @@ function draw(host) {
   if (two && (view.there.has("d_embedding") || view.next?.decoder)) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
   const height = Math.max(...stacks.map((each) => each.height), 150);
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
+  svg.append(s("defs", {}, s("marker", { id: "asm-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" },
+    s("path", { class: "asm-branch", d: "M0 0L8 4L0 8z" }))));
   for (const each of stacks) place(each, height);
   const ways = stacks.flatMap((each) => each.draw(svg, view));
   if (stacks.length === 2) ways.push(...crossing(svg, stacks, view));
@@ -131,22 +133,22 @@ function stackOf(view, decoder, { left, width }) {
   const last = decoder || view.values.task !== "translation";
   const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
   if (last) {
-    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : "Output projection", count: view.counts.output, shared: !view.counts.output, shape: [view.values.tokens, view.values.vocabulary], after: true });
-    if (view.there.has("softmax")) list.push({ key: "softmax", name: "Softmax", count: 0, shape: [view.values.tokens, view.values.vocabulary], after: true, thin: true });
+    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : "Output projection", count: view.counts.output, shared: !view.counts.output, shape: [SENTENCE.length, view.values.vocabulary], after: true });
+    if (view.there.has("softmax")) list.push({ key: "softmax", name: "Softmax", count: 0, shape: [SENTENCE.length, view.values.vocabulary], after: true, thin: true });
   }
   if (view.next && view.next.decoder === decoder) list.push({ key: "next", name: `next: ${view.next.name}`, next: true, thin: true });
   let rise = 34;
   for (const [i, box] of list.entries()) {
     const inside = box.block && !list[i - 1]?.block;
     const outside = !box.block && list[i - 1]?.block && !box.gone;
-    rise += ROW.gap + (inside ? 14 : 0) + (outside ? 26 : 0);
+    rise += ROW.gap + (inside ? 16 : 0) + (outside ? 26 : 0);
     box.low = rise;
     box.height = box.next ? 26 : box.thin || box.gone ? 21 : ROW.height;
     rise += box.height;
   }
   // Between the names and the sizes; the words below stand further apart.
-  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : Math.max(178, width * 0.53)) + i * (narrow ? 26 : Math.min(36, width * 0.062)));
-  const feet = narrow ? lanes : lanes.map((x, i) => x + (i - 1) * Math.max(0, WORD - lanes[1] + lanes[0]));
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
+  const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
@@ -182,7 +184,7 @@ function frame(svg, { list, left, width, own, repeat, decoder, narrow }) {
   const block = list.filter((box) => box.block);
   if (!block.length) return;
   const high = Math.min(...block.map((box) => box.y)) - 8;
-  const low = Math.max(...block.map((box) => box.y + box.height)) + 8;
+  const low = Math.max(...block.map((box) => box.y + box.height)) + 12;
   if (repeat) for (const by of [6, 3]) svg.append(s("rect", { class: "asm-behind", x: left + by, y: high - by, width: width - 1, height: low - high, rx: 9 }));
   const text = repeat ? `${own} ×` : "1 ×";
   svg.append(s("rect", { class: "asm-frame", x: left, y: high, width: width - 1, height: low - high, rx: 9 }),
@@ -194,10 +196,10 @@ function drawBox(box, { left, width, narrow }) {
   const middle = box.y + box.height / 2 + 4;
   const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.next ? " next" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
-  const room = narrow ? Math.floor((width - 100) / 6) : 25;
-  const [title, ...rest] = narrow || box.thin || box.gone ? [box.name] : box.name.split(", ");
+  const room = narrow ? Math.floor((width - 78) / 7) : 25;
+  const [title, ...rest] = box.thin || box.gone ? [box.name] : box.name.split(", ");
   const detail = rest.join(", ");
-  const name = narrow ? box.name.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
+  const name = narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
   group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone && !box.next) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
@@ -242,7 +244,7 @@ function bypass(svg, box, stack) {
   const inner = stack.left + stack.width - 9;
   const [low, high] = [first.y + first.height + 5, box.y + box.height / 2];
   const from = stack.lanes[2];
-  svg.append(s("path", { class: "asm-bypass", d: `M${from} ${low}H${x - 5}Q${x} ${low} ${x} ${low - 5}V${high + 5}Q${x} ${high} ${inner} ${high}` }));
+  svg.append(s("circle", { class: "asm-branch", cx: from, cy: low, r: 2.6 }), s("path", { class: "asm-bypass", "marker-end": "url(#asm-tip)", d: `M${from} ${low}H${x - 5}Q${x} ${low} ${x} ${low - 5}V${high + 5}Q${x} ${high} ${inner} ${high}` }));
   return [{ stack, colour: 2, small: true, points: [[from, low], [x, low], [x, high], [inner, high]] }];
 }
 
@@ -255,7 +257,7 @@ function crossing(svg, [encoder, decoder], view) {
   const y = cross.y + cross.height / 2;
   const points = [from, [between, from[1]], [between, y], [decoder.left + 8, y]];
   svg.append(s("path", { class: "asm-memory", d: `M${points.map((point) => point.join(" ")).join("L")}` }));
-  if (!encoder.narrow) svg.append(s("text", { class: "asm-side", x: from[0] + 6, y: from[1] - 6 }, `memory ${number(view.values.tokens)} × ${number(view.values.width)}`));
+  if (!encoder.narrow) svg.append(s("text", { class: "asm-side", x: from[0] + 6, y: from[1] - 6 }, `memory ${SENTENCE.length} × ${number(view.values.width)}`));
   return [0, 1, 2].map((i) => ({ stack: encoder, crossing: true, delay: i * 0.12, colour: i, points }));
 }
 

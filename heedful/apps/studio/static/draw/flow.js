@@ -3,8 +3,11 @@
 
 import { number, s } from "../dom.js";
 import { redrawn } from "./colours.js";
+import { shownPiece } from "./links.js";
 
-const BOX = { height: 25, gap: 11, stream: 150, between: 26, side: 8 }; // so low that a block fits a screen
+const BOX = { height: 27, gap: 12, stream: 172, between: 24, side: 8 }; // so low that a block fits a screen
+const USUAL = 0.94; // of the lengths are within the scale
+const BAR = { step: 5, most: 40, least: 2 }; // pixels of a token, bars of a box, pixels of the narrowest
 
 /** The shape for a small box: without the batch of one. */
 export const shortShape = (shape) => shape.slice(1).join(" × ");
@@ -48,7 +51,7 @@ function arranged(parts) {
 function draw(host, { parts, names, chosen, choose, describe }) {
   const { places, columns, rows } = arranged(parts);
   const width = Math.min(720, Math.max(300, host.clientWidth));
-  const stream = Math.min(BOX.stream, width / 4);
+  const stream = Math.min(BOX.stream, width / 3.4);
   const left = stream + BOX.between;
   const each = (width - left - 3 - BOX.side * (columns - 1)) / columns;
   const step = BOX.height + BOX.gap;
@@ -68,7 +71,15 @@ function draw(host, { parts, names, chosen, choose, describe }) {
       svg.append(s("path", { class: from.stream && to.stream ? "flow stream" : "flow", d: wire(from, to), "marker-end": "url(#flow-tip)", "data-from": key, "data-to": part.key }));
     }
   }
-  const drawn = parts.map((part) => node(part, box(part.key), names.get(part.key), part.key === chosen, choose));
+  // One scale, so that a sum and its parts compare; few tokens, such as an end, are many times as long.
+  const lengths = parts.filter(hasBars).flatMap((part) => part.sizes).sort((a, b) => a - b);
+  const longest = lengths[Math.floor(USUAL * (lengths.length - 1))];
+  const drawn = parts.map((part) => {
+    const place = box(part.key);
+    const element = node(part, place, names.get(part.key), part.key === chosen, choose);
+    if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest));
+    return element;
+  });
   for (const [index, element] of drawn.entries()) {
     element.addEventListener("keydown", (event) => {
       const next = { ArrowDown: index + 1, ArrowRight: index + 1, ArrowUp: index - 1, ArrowLeft: index - 1, Home: 0, End: drawn.length - 1 }[event.key];
@@ -94,16 +105,34 @@ function wire(from, to) {
   return `M${from.middle} ${bottom}L${from.middle} ${turn}L${to.middle} ${turn}L${to.middle} ${to.y - 2}`;
 }
 
-function node(part, { x, y, width, height, middle }, name, chosen, choose) {
-  const size = part.figures["mean length"];
-  const figure = size === undefined ? null : `length ${number(size, 3)}`;
+/** Whether a tensor is one vector for each token, few enough for a bar each. */
+const hasBars = ({ sizes, shape }) => sizes !== null && shape.length === 3 && sizes.length <= BAR.most;
+
+/** The lengths of the tokens' vectors, a bar each, before the number at the right end. */
+function bars({ sizes, tokens }, { x, y, width, height }, name, longest) {
+  const right = x + width - 40;
+  const step = Math.min(BAR.step, (right - x - 7.2 * name.length - 16) / sizes.length);
+  if (step < BAR.least) return [];
+  return sizes.map((size, i) => s("path", { class: "bar", "stroke-width": step - 1, d: `M${right - (sizes.length - i - 0.5) * step} ${y + height - 4}v${-Math.max(0.5, ((height - 9) * Math.min(1.3, size / longest)))}` },
+    s("title", {}, `${shownPiece(tokens[i])}: length ${number(size, 3)}`)));
+}
+
+function node(part, { x, y, width, height }, name, chosen, choose) {
+  const [size, most] = [part.figures["mean length"], part.figures["mean of the largest"]];
+  const figure = size !== undefined ? `length ${number(size, 3)}` : most !== undefined ? `largest weight ${number(most, 2)}` : null;
   const shape = shortShape(part.shape);
-  const both = 7.8 * name.length + 6.9 * shape.length + 16 < width; // else the shape is in the label alone
+  // Three boxes share a row: their shapes say more than their lengths.
+  const value = PROJECTED.has(part.role) ? "" : size !== undefined ? number(size, 3) : most === undefined ? "" : `largest ${number(most, 2)}`;
+  const end = x + width - 8;
+  const room = width - 7.4 * name.length - 6.1 * shape.length - 22;
+  const both = room - 7 * value.length > (hasBars(part) ? part.sizes.length * BAR.step : 0); // else the shape is in the label alone
+  const fits = width - 7.8 * name.length - 7 * value.length > 20;
   const label = `${name}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },
     s("rect", { x, y, width, height, rx: 7 }),
     s("title", {}, label),
-    s("text", { class: "name", x: middle, y: y + height / 2 + 4.5, "text-anchor": "middle" }, name, both ? s("tspan", { class: "size", dx: 6 }, shape) : null));
+    s("text", { class: "name", x: x + 9, y: y + height / 2 + 4.5 }, name, both ? s("tspan", { class: "size", dx: 7 }, shape) : null),
+    fits ? s("text", { class: "value", x: end, y: y + height / 2 + 4.5, "text-anchor": "end" }, value) : null);
   const press = () => choose(part.key);
   group.addEventListener("click", press);
   group.addEventListener("keydown", (event) => {

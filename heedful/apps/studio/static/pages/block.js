@@ -24,15 +24,15 @@ const MEASURES = {
 const MOST_BARS = 48;
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares", ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", measure: "shares", ...contextDefaults(studio),
   ...opened(studio),
 });
 
-/** The block with the head that the model's card points at, or the last one. */
+/** The block with the head that the model's card points at, or else the last one. */
 function opened(studio) {
   const { part, layer } = notedHead(studio, subjectDefaults(studio, kinds).model);
   // A head of cross-attention is seen on Attention; the block of a translator is the encoder's first.
-  return part === "cross" ? { stack: "encoder" } : part ? { stack: part, layer } : {};
+  return part === "cross" ? { stack: "encoder", layer: 0 } : part ? { stack: part, layer } : {};
 }
 
 export function mount({ root, side, state, studio }) {
@@ -51,7 +51,7 @@ export function mount({ root, side, state, studio }) {
       choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })));
   root.append(whole, section("What each sub-layer adds to the stream", carried), contexts(state, studio));
   const shown = { flow: null, stream: null };
-  const diagram = followed(whole, state, second);
+  const diagram = followed(whole, side, state, second);
   const signal = streamed(carried, state);
 
   const asked = () => {
@@ -102,26 +102,34 @@ function nameOf(part) {
   return ROLES[part.role];
 }
 
-function followed(host, state, second) {
+function followed(host, side, state, second) {
   const sentence = h("p", { class: "sentence" });
   const picture = figure("The block");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
-  const both = h("div", { class: "columns beside-detail" }, picture.element, detail);
+  const both = h("div", {}, picture.element);
+  // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
+  const wide = matchMedia("(min-width: 72rem)");
+  const put = () => (wide.matches ? side.prepend(detail) : both.append(detail));
+  wide.addEventListener("change", put);
+  put();
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
   host.append(hint, second.answer, both, sentence);
   return (found) => {
     hint.hidden = found !== null;
-    both.hidden = sentence.hidden = found === null;
+    both.hidden = sentence.hidden = detail.hidden = found === null;
     if (found === null) {
       second.answer.hidden = true;
       return;
     }
+    second.answer.hidden ||= found.stack === "encoder"; // it reads the text alone
     const names = new Map(found.parts.map((part) => [part.key, nameOf(part)]));
     const chosen = found.parts.find((part) => part.key === state.values.part) ?? found.parts[0];
     const norms = !found.parts.some((part) => part.role === "norm") ? "It has no norms"
       : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
-    sentence.replaceChildren(`This is block ${found.layer + 1} of the ${found.stack}, which has ${found.stacks[found.stack]}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
+    picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
+    picture.words.textContent = "A bar for each token: the length of its vector, all on one scale (cut at the top where far longer); the mean is at the right. Shapes are tokens × channels, with heads in front.";
+    sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
@@ -140,9 +148,7 @@ function explain(host, part, names, found) {
       ...Object.entries(part.figures).map(([name, value]) => [name === "mean of the largest" ? "largest weight of a row, mean" : name, number(value), name.replaceAll(" ", "-")]),
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
-    h("p", {}, `Block ${found.layer + 1} of the ${found.stack}. `, h("span", { class: "note" }, "In Python, which counts from 0: ", h("code", { id: "address" }, part.address))),
-    part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : "",
-    lengths);
+    lengths, h("p", { class: "note" }, "In Python: ", h("code", { id: "address" }, part.address)));
   if (part.sizes === null) return;
   if (part.sizes.length > MOST_BARS) {
     lengths.append(table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)])));
@@ -157,7 +163,7 @@ function streamed(host, state) {
   const map = figure("By sub-layer and token");
   const curve = figure("Length of the stream and of what is added", "The stream before each sub-layer, and the vector that is added to it; means over the tokens.");
   const numbers = h("div", {});
-  const body = h("div", {}, numbers, map.element, curve.element);
+  const body = h("div", {}, numbers, map.element, h("details", {}, h("summary", {}, "Length of the stream through all blocks"), curve.element));
   host.append(body);
   return (found) => {
     body.hidden = found === null;
@@ -169,7 +175,7 @@ function streamed(host, state) {
     const names = state.values.measure === "shares" ? found.parts.map(plain) : sublayers;
     const values = found[state.values.measure];
     numbers.replaceChildren(facts(found.parts.map((part, i) => [part, `${number(100 * mean(found.shares[i]), 3)} %`, `share-${part}`])
-      .filter(([part]) => part === "embedding" || part === "norms").map(([part, ...rest]) => [`how much of the output comes from ${part === "norms" ? "the biases of the norms" : "the embedding"}`, ...rest])));
+      .filter(([part]) => part === "embedding").map(([, ...rest]) => ["how much of the output comes from the embedding", ...rest])));
     map.element.querySelector("h3").textContent = `By sub-layer and token: ${title}`;
     map.words.textContent = about;
     heatMap(map.host, {

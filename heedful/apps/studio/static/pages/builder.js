@@ -99,10 +99,11 @@ export async function mount({ root, side, state }) {
   const total = h("div", {});
   const breaks = h("div", {});
   const runs = figure("The small translator with and without it");
-  const beside = figure("Compared with published models", "Bars are logarithmic: each step of the same length multiplies.");
+  const beside = figure("Compared with published models", "The nearest and the best known. Bars are logarithmic: each step of the same length multiplies.");
   const mixing = h("div", {});
   const lengths = { operations: figure("Operations by length"), state: figure("What is remembered, by length") };
   const components = h("div", {});
+  const titles = { mixing: h("summary", {}), tables: h("summary", {}) };
   const tables = h("div", { class: "columns" });
   const file = copyable("Settings of this model");
   const command = h("code", { id: "command" });
@@ -116,12 +117,13 @@ export async function mount({ root, side, state }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, saves(picture, () => "the model"), total,
+  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model")), total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
-    section("How tokens exchange information", mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
-    section("Size and cost", beside.element, components, tables),
-    section("For your settings file", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element));
+    section("Size and cost", beside.element,
+      h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
+      h("details", {}, titles.tables, components, tables),
+      h("details", {}, h("summary", {}, "Settings file: train this model on your own data"), h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element)));
   root.append(body);
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
@@ -132,12 +134,10 @@ export async function mount({ root, side, state }) {
     const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), moving: values.flow };
     assemblyPicture(picture, view);
     const near = nearest(presets, found.total);
-    total.replaceChildren(facts([
-      ...(view.next ? [["parameters so far", `${engineering(drawnParameters(view))} of ${engineering(found.total)}`, "so-far"]] : []),
-      ["parameters of the whole model", number(found.total), "total"], ["in short", size(found.total), "short"],
-      [`nearest published: ${near.name}`, engineering(near.parameters), "nearest"],
+    total.replaceChildren(facts(view.next ? [["parameters so far", `${engineering(drawnParameters(view))} of ${engineering(found.total)}`, "so-far"]] : [
+      ["parameters", number(found.total), "total"], ["nearest published", near.name, "nearest"],
       ...Object.entries(found.operations).slice(0, 1).map(([name, value]) => [`operations for ${name}`, engineering(value), "learning"]),
-      ...Object.entries(found.memory).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
+      ...Object.entries(found.memory).slice(0, 1).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
     ]));
   }
 
@@ -153,13 +153,13 @@ export async function mount({ root, side, state }) {
     moving.hidden = still;
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
     const focused = document.activeElement?.dataset.step;
-    map.replaceChildren(...all.map((each, i) => h("li", { class: i < at ? "passed" : null },
-      h("button", { type: "button", "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
+    map.replaceChildren(...all.map((each, i) => h("li", {},
+      h("button", { type: "button", class: i < at ? "passed" : null, "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
     if (focused !== undefined) map.querySelector(`[data-step="${focused}"]`)?.focus();
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
-    words.replaceChildren(h("h2", {}, next ? title : "The whole model"), h("p", {}, next ? `${does} ` : "", h("strong", {}, next ? missing : lost.length ? "" : missing),
-      ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))));
+    words.replaceChildren(h("h2", {}, next || lost.length ? title : missing), next || lost.length ? h("p", {}, next ? [`${does} `, h("strong", {}, missing)] : [],
+      ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))) : "");
   }
 
   function drawBreaks() {
@@ -181,6 +181,9 @@ export async function mount({ root, side, state }) {
     drawBreaks();
     drawMixers(mixing, lengths, found, state.values);
     compared(beside.host, presets, found.total, nearest(presets, found.total));
+    titles.mixing.parentElement.open ||= found.compared.length > 0; // with another mixer, its cost is the lesson
+    titles.mixing.textContent = `How tokens exchange information: ${engineering(sum(found.mixers.map((each) => each.operations_here * each.layers)))} operations per token`;
+    titles.tables.textContent = `All numbers: parameters of ${found.rows.length} components, operations and memory`;
     components.replaceChildren(table("Parameters by component", ["part", "component", "each", "times", "in all"], found.rows.map((row) =>
         [row.part, row.component + (row.note ? ` (${row.note})` : ""), number(row.each), row.count, number(row.total)])));
     tables.replaceChildren(...[
@@ -376,12 +379,15 @@ function smallName(parts) {
 const size = (count) => (count < 1e9 ? `${number(count / 1e6, 3)} M` : `${number(count / 1e9, 3)} B`);
 
 const apart = (a, b) => Math.abs(Math.log(a / b));
+const KNOWN = ["transformer-base", "bert-base", "gpt2", "gpt3", "llama-7b"];
+const SHOWN = 4; // presets on both sides together
 const nearest = (presets, total) => presets.reduce((best, each) => (apart(each.parameters, total) < apart(best.parameters, total) ? each : best));
 
 /** Bars by the number of parameters, on a logarithmic axis. */
 function compared(host, presets, total, near) {
   redrawn(host, () => {
-    const rows = [...presets, { name: "yours", parameters: total, own: true }].sort((a, b) => a.parameters - b.parameters);
+    const closest = [...presets].sort((a, b) => apart(a.parameters, total) - apart(b.parameters, total)).slice(0, SHOWN);
+    const rows = [...presets.filter((each) => closest.includes(each) || KNOWN.includes(each.name)), { name: "yours", parameters: total, own: true }].sort((a, b) => a.parameters - b.parameters);
     const [low, high] = [Math.log10(rows[0].parameters) - 0.3, Math.log10(rows.at(-1).parameters)];
     host.replaceChildren(h("ul", { class: "beside sizes" }, rows.map((row) => {
       const bar = h("span", { class: "length" });
