@@ -64,10 +64,8 @@ PAGES: tuple[Page, ...] = (
         "paths",
         "Paths",
         "The steps from one token to another, and the influence that remains.",
-        "A recurrent network passes a signal on from token to token; attention connects any two "
-        "in one step. The first part counts those steps. The second measures their effect: the "
-        "gradient of the last token's output with respect to each earlier token's embedding, in "
-        "untrained networks and in your own trained model.",
+        "A recurrent network passes a signal on from token to token, and it fades on the way. "
+        "Attention connects any two tokens in one step.",
     ),
     Page(
         "steps",
@@ -138,9 +136,8 @@ PAGES: tuple[Page, ...] = (
         "without",
         "Without each part",
         "What a small translator loses without each of its parts.",
-        "A small translator learned to write English dates, prices and measures in German: with "
-        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
-        "and train it here to check.",
+        "A small translator learned to write English dates in German: with everything, and "
+        "without each of its parts. Choose some to see why they fail, and train one here to check.",
     ),
     Page(
         "schedule",
