@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -233,7 +234,7 @@ def test_schedule(visit: Any) -> None:
     names = rates.locator("text.end")
     assert "run, as logged" in names.all_inner_texts()  # at the ends of the lines
     tops = sorted(each.bounding_box()["y"] for each in names.all())
-    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) > 10  # none covers another
+    assert min(b - a for a, b in itertools.pairwise(tops)) > 10  # none covers another
     assert rates.locator("text.marked").inner_text() == "end of the warm-up"
     # The run's own rates lie on the formula's curve.
     lines = rates.locator("svg[role=img] path.line")

@@ -62,7 +62,7 @@ function compared(host) {
 function swept(host) {
   const pictures = {
     deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
-    entropy: figure("Entropy of the weights", "The nearer to 0, the more one key has them all. Dashed: all keys have the same."),
+    entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same."),
     gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets."),
   };
   host.append(h("div", { class: "columns" }, Object.values(pictures).map((each) => each.element)));
