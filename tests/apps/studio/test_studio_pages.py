@@ -232,10 +232,10 @@ def test_schedule(visit: Any) -> None:
     assert visit.fact("peak-step") == "10"
     rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
     names = rates.locator("text.end")
-    assert "run, as logged" in names.all_inner_texts()  # at the ends of the lines
+    assert "run, as logged" in names.all_text_contents()  # at the ends of the lines
     tops = sorted(each.bounding_box()["y"] for each in names.all())
     assert min(b - a for a, b in itertools.pairwise(tops)) > 10  # none covers another
-    assert rates.locator("text.marked").inner_text() == "end of the warm-up"
+    assert rates.locator("text.marked").text_content() == "end of the warm-up"
     # The run's own rates lie on the formula's curve.
     lines = rates.locator("svg[role=img] path.line")
     ends = [lines.nth(i).evaluate("path => path.getPointAtLength(0).y") for i in (2, 4)]

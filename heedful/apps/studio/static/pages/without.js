@@ -42,7 +42,7 @@ export function mount({ root, below, side, state }) {
     const groups = found.variants.filter((each) => !each.reference).map((whole) => found.variants.filter((each) => each === whole || rootOf(each) === whole));
     const chosen = found.variants.filter((each) => shown.includes(each.name));
     choose.replaceChildren(...groups.flatMap((group) => [
-      h("p", { class: "ablated-by" }, `${number(group[0].steps)} updates each`),
+      h("p", { class: "ablated-by" }, `${group[0].reason.split(/[,.]/)[0]}, ${number(group[0].steps)} updates each`),
       h("ul", { class: "beside ablated", "aria-label": group[0].title }, group.map((each) => bar(each, chosen))),
     ]));
     if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
