@@ -34,7 +34,7 @@ LayerKind = Literal["attention", "recurrent", "window", "convolution", "dilated"
 dilation that grows from layer to layer (van den Oord 2016)."""
 
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-LONGEST_DRAWN = 64
+LONGEST_DRAWN = 128
 """Maximum number of tokens of a network that is drawn: full attention has n² connections."""
 
 

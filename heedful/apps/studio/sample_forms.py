@@ -69,7 +69,7 @@ def _cell_words(value: int) -> str:
 
 def _moment_words(value: int) -> str:
     if value < coins.FIRST_PLACE:
-        return f"return {value}"
+        return f"return-to-go {value}"
     if value < coins.FIRST_ACTION:
         row, column = divmod(value - coins.FIRST_PLACE, coins.SIDE)
         return f"at {row + 1}, {column + 1}"

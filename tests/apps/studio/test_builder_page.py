@@ -232,6 +232,9 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
         for name in ("everything", "positions", "deep", "norm", "scale")
     )
     assert marks.count() == expected
+    # What is wrong is shown from the mistake on, and not cut off before it.
+    wrong = page.locator(".is-wrong", has_text="Freitag, 20. Januar 1970").locator(".differs")
+    assert wrong.inner_text() == "0. Januar 1970"
     visit.check_everyone_can_use_it(axe)
 
 

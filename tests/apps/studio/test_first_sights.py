@@ -111,7 +111,7 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     page = sight.open("everywhere")
     page.locator(".samples figure").nth(1).locator("rect.roll-note").first.wait_for()
     first = page.evaluate("""
-        () => [...document.querySelectorAll(".samples figure")].slice(0, 2)
+        () => [...document.querySelectorAll(".samples figure:not([hidden])")]
             .map((each) => each.querySelector("rect.roll-note"))
             .map((note) => ["y", "height"].map((name) => note.getAttribute(name)))
     """)
@@ -147,4 +147,8 @@ def test_the_picture_opens_on_a_patch(sight: Any) -> None:
         ".map((each) => each.getBoundingClientRect().top)"
     )
     assert len(tops) == 3
-    assert max(tops) - min(tops) < 4
+    assert abs(tops[2] - tops[1]) < 4  # patches and attention beside each other
+    # The labels stand beside the digit that they name.
+    beside = page.locator("figure", has_text="What the model reads").locator("li").first
+    assert abs(beside.bounding_box()["y"] - tops[0]) < 12
+    assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale

@@ -13,7 +13,7 @@ from heedful.apps.path_lengths import model_reach, recurrent_reach, transformer_
 from heedful.models.shape import TranslatorShape
 
 QUICK = "paths?length=16&width=16&layers=1"
-GRADIENTS = "Gradient of the last token"
+GRADIENTS = "Gradient of the last token's output, by distance"
 
 
 def transformer(**changes: Any) -> TranslatorShape:
@@ -23,22 +23,27 @@ def transformer(**changes: Any) -> TranslatorShape:
 
 def test_steps(visit: Any) -> None:
     page = visit.open("paths?length=32&width=16&layers=3&window=5")
-    assert visit.fact("path-recurrent") == "31"
-    assert visit.fact("path-attention") == "1"
-    assert visit.fact("steps-recurrent") == "34"  # the third layer is two tokens behind the first
-    assert visit.fact("steps-attention") == "3"
     page.locator("summary", has_text="Other ways").click()
+    page.locator("summary", has_text="By the number of tokens").click()
+    rows = page.locator("table", has_text="For 32 tokens and 3 layers").locator("tbody tr")
+    steps = [row.split("\t")[2] for row in rows.all_inner_texts()[:2]]
+    assert steps == ["3", "34"]  # the third recurrent layer is two tokens behind the first
     titles = page.locator("figure h3").all_inner_texts()
+    assert "Attention: 1 step" in titles
     assert "Attention in a window: 8 steps" in titles  # 31 in strides of 4
     assert "Convolution: 16 steps" in titles  # in strides of 2
     assert "Dilated convolution: 4 steps" in titles  # 3 · 3 · 3 are too few
 
-    # The picture has 12 tokens: as many strokes in the bold line as it takes for those.
-    window = page.locator("figure", has_text="Attention in a window")
+    # Several levels are drawn for 12 tokens, with as many strokes in the bold line as those take.
+    window = page.locator("figure", has_text="Attention in a window: 8 steps")
     assert window.locator("path.route").get_attribute("d").count("L") == 3
     assert window.locator("circle").count() == 12 * 4
+    assert "Drawn for 12 of the 32 tokens." in window.inner_text()
+    # The two that are compared have all tokens.
+    attention = page.locator("figure", has_text="Attention: 1 step")
+    assert attention.locator("path.wire").get_attribute("d").count("L") == 32
     recurrent = page.locator("figure", has_text="Recurrent: 31 steps")
-    assert recurrent.locator("path.route").get_attribute("d").count("Q") == 11
+    assert recurrent.locator("path.route").get_attribute("d").count("Q") == 31
     # The tokens are as pale as what arrives of them through 32 steps, the last one is not.
     opacity = "dots => dots.map((dot) => Number(dot.getAttribute('fill-opacity')))"
     shown = recurrent.locator("circle.on").evaluate_all(opacity)
@@ -165,8 +170,8 @@ def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: A
 
     page.route("**/api/paths/measure", measure)
     page.goto(f"{visit.studio}{QUICK}")
-    page.wait_for_selector("[data-fact=path-recurrent]")
-    assert visit.fact("path-recurrent") == "15"
+    page.wait_for_selector("figure:has(path.route)")
+    assert page.locator("h3", has_text="Recurrent: 15 steps").count() == 1
     visit.until("document.querySelector('.measuring').innerText.includes('(3 of 15)')")
     bar = page.locator(".measuring progress")
     assert abs(float(bar.evaluate("bar => bar.value")) - 2 / 15) < 1e-6

@@ -177,7 +177,7 @@ def test_cells_of_a_room_look_different() -> None:
 
 def test_tokens_are_said_in_words() -> None:
     moments = shown(cut_sample(MOMENTS, '{"moments": [4, 20, 34]}', None))["tokens"]
-    assert [word for word, _, _ in moments] == ["return 4", "at 3, 3", "down"]
+    assert [word for word, _, _ in moments] == ["return-to-go 4", "at 3, 3", "down"]
     assert tuple(rooms.MOVES.values()) == coins.MOVES
     notes = shown(cut_sample(NOTES, '{"notes": [60, 0, 70]}', None))["tokens"]
     assert [word for word, _, _ in notes] == ["C4", "rest", "A♯4"]

@@ -64,10 +64,8 @@ PAGES: tuple[Page, ...] = (
         "paths",
         "Paths",
         "The steps from one token to another, and the influence that remains.",
-        "A recurrent network passes a signal on from token to token; attention connects any two "
-        "in one step. The first part counts those steps. The second measures their effect: the "
-        "gradient of the last token's output with respect to each earlier token's embedding, in "
-        "untrained networks and in your own trained model.",
+        "A recurrent network passes a signal on from token to token, and it fades on the way. "
+        "Attention connects any two tokens in one step.",
     ),
     Page(
         "steps",
@@ -80,10 +78,8 @@ PAGES: tuple[Page, ...] = (
         "scale",
         "Scale",
         "The softmax with and without the division by √dₖ.",
-        "A query and its keys are drawn at random, with mean 0 and variance 1 in every channel. "
-        "The standard deviation of their dot products is √dₖ: without the division, a wide head "
-        "puts all its weight on one key, and the gradient that could change that vanishes. "
-        "Divided by √dₖ, the weights are similar at every width.",
+        "The wider a head, the larger its dot products. Without the division by √dₖ, one key takes "
+        "all the weight, and the gradient that could change that vanishes.",
     ),
     Page(
         "attention",
@@ -137,18 +133,15 @@ PAGES: tuple[Page, ...] = (
         "without",
         "Without each part",
         "What a small translator loses without each of its parts.",
-        "A small translator learned to write English dates, prices and measures in German: with "
-        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
-        "and train it here to check.",
+        "A small translator learned to write English dates in German: with everything, and "
+        "without each of its parts. Choose some to see why they fail, and train one here to check.",
     ),
     Page(
         "schedule",
         "Schedule",
         "The learning rate over the steps of training.",
-        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
-        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
-        "the width of the model; cosine and linear schedules end at the last step. A run's own "
-        "rates, as it logged them, can be laid over the formula.",
+        "The learning rate rises in a straight line while Adam's averages are still unreliable, "
+        "then falls.",
     ),
     Page(
         "results",
@@ -162,18 +155,15 @@ PAGES: tuple[Page, ...] = (
         "everywhere",
         "Transformers everywhere",
         "Pixels, music, acts, series and sounds: cut into tokens, completed, and looked into.",
-        "Attention takes a sequence of vectors and does not ask what they stand for. So whatever "
-        "can be cut into tokens can enter the same block: pixels, notes, moves, numbers, patches "
-        "of a picture or of a sound. Choose a model and a token, and see what it attended to.",
+        "Attention takes a sequence of vectors and does not ask what they stand for. Whatever can "
+        "be cut into tokens can enter the same block.",
     ),
     Page(
         "image",
         "Image",
         "A picture in patches, the attention between them, and the labels of the picture.",
-        "A vision Transformer cuts a picture into patches and reads them like words. Draw one, "
-        "upload one or take an example; choose a patch to see which others it attends to, in one "
-        "layer and head or through all layers (rollout). Below the picture are its most probable "
-        "labels.",
+        "A vision Transformer cuts a picture into patches and reads them like words. Draw a "
+        "picture, and click a patch to see which others it attends to.",
         # The file in base64, and room for the settings.
         limits={"look": MOST_IMAGE_BYTES * 4 // 3 + (1 << 16)},
     ),

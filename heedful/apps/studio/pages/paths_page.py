@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,8 @@ from pydantic import Field
 from heedful.apps.path_lengths import (
     DIRECTIONS,
     KINDS,
+    LayerKind,
+    Network,
     costs,
     model_reach,
     network,
@@ -27,7 +29,7 @@ LONGEST = 128
 """Maximum number of tokens and of channels, which limits the waiting time."""
 LENGTHS = tuple(2**power for power in range(1, 11))
 DRAWN = 12
-"""Maximum number of tokens of a drawn network."""
+"""Maximum number of tokens of a drawn network that takes several levels."""
 MOST_SENTENCES = 8
 BY_LENGTH_FILE = Path(__file__).parents[1] / "by_length.toml"
 _HEADS = 4
@@ -78,12 +80,20 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
     reads = {"window": request.window, "kernel": request.kernel}
     size = {"width": request.width, "num_layers": request.num_layers}
     lengths = sorted({*LENGTHS, request.length})
-    drawn = min(request.length, DRAWN)
     return {
         "costs": [each.plain() for each in costs(lengths, **size, **reads)],
         "here": [each.plain() for each in costs([request.length], **size, **reads)],
-        "networks": [asdict(network(kind, drawn, **reads)) for kind in KINDS],
+        "networks": [asdict(_drawn(kind, request.length, reads)) for kind in KINDS],
     }
+
+
+def _drawn(kind: LayerKind, length: int, reads: dict[str, int]) -> Network:
+    """Return a network to draw: of attention the connections to the last token alone."""
+    if kind == "attention":
+        whole = network(kind, length)
+        last = (1, length - 1)
+        return replace(whole, links=tuple(link for link in whole.links if link[1] == last))
+    return network(kind, length if kind == "recurrent" else min(length, DRAWN), **reads)
 
 
 @call(MeasureRequest)

@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { number } from "./dom.js";
+import { liveliest } from "./draw/patches.js";
 
 /** Models that continue records. Their samples are the examples of a card, or of a run's data. */
 const records = {
@@ -27,7 +28,8 @@ const patches = {
     const count = found.side / found.patch;
     const places = Array.from({ length: count * count }, (_, i) => [i]);
     const own = {
-      asked, kept: places.length, drawing: { ...found, kind: "patches", places },
+      asked, kept: places.length, opens: liveliest(found),
+      drawing: { ...found, kind: "patches", places, axes: place.kind === "sounds" ? ["time", "frequency"] : null },
       tokens: places.map(([i]) => [`${Math.floor(i / count) + 1}, ${(i % count) + 1}`, null, 0]),
     };
     const [first, second] = found.labels;

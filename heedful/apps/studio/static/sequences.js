@@ -3,7 +3,8 @@
 import { live, problem } from "./api.js";
 import { button, choice, slider } from "./controls.js";
 import { figure, h, number } from "./dom.js";
-import { drawSample, placeWords, shareKey, sharesOf } from "./draw/samples.js";
+import { shareKey } from "./draw/patches.js";
+import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
 import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
@@ -47,10 +48,12 @@ export function sequences(host, state, studio) {
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const said = h("p", { class: "note chosen-token", role: "status" });
   const pictures = h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element);
-  const body = h("div", {}, pictures, h("h3", {}, "Tokens as cut, with their numbers in the vocabulary"), chips, said);
-  host.replaceChildren(about, h("div", { class: "panel controls", role: "group", "aria-label": "Sample and head" },
-    choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, own, keep, warmth,
-    h("div", { class: "row" }, another, player), step, layer, head),
+  const cut = h("h3", {});
+  const body = h("div", {}, pictures, cut, chips, said);
+  const buttons = h("div", { class: "row" }, another, player);
+  const acts = h("div", { class: "fours" }, own, keep, warmth, step, buttons);
+  host.replaceChildren(about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
+    h("div", { class: "fours" }, choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, layer, head), acts),
   body, limited);
 
   let found = null;
@@ -61,9 +64,10 @@ export function sequences(host, state, studio) {
 
   const current = () => found.samples[Math.min(Math.max(0, state.values.step), found.samples.length - 1)];
   const chosen = () => {
-    const { tokens, kept } = current();
+    const { tokens, kept, opens } = current();
     const { token } = state.values;
     if (token >= 0 && token < tokens.length) return token;
+    if (opens !== undefined) return opens;
     const first = kept < tokens.length ? kept : 0; // the middle of what is written, or of all, and of its row
     const rows = Math.floor((tokens.length - first) / found.step / 2);
     return Math.min(tokens.length - 1, first + rows * found.step + Math.floor(found.step / 2));
@@ -107,6 +111,9 @@ export function sequences(host, state, studio) {
     warmth.hidden = another.hidden || drawing.kind === "coins"; // players are as random as those they learned from
     own.hidden = place().kind !== "sounds";
     player.hidden = drawing.kind !== "notes" && own.hidden;
+    buttons.hidden = another.hidden && player.hidden;
+    acts.hidden = [...acts.children].every((each) => each.hidden);
+    cut.textContent = found.vocabulary === null ? "The tokens: row and column of each patch" : "The tokens, with their numbers in the vocabulary";
   }
 
   /** A slider over some stops, made anew only when they change: it may be in somebody's hand. */
@@ -124,17 +131,19 @@ export function sequences(host, state, studio) {
     const at = chosen();
     const drawn = Boolean(drawing.places);
     for (const each of [given, whole, looked]) each.element.hidden = !drawn;
+    given.element.hidden ||= drawing.kind === "notes"; // the completion has a line where the given notes end
     if (drawn) {
       // Pictures side by side have one scale.
       const pitches = [...found.begun.drawing.notes ?? [], ...drawing.notes ?? []].map((note) => note[1]);
       const range = pitches.length ? [Math.min(...pitches), Math.max(...pitches)] : undefined;
       const shared = { token: at, range, choose };
       pictures.classList.toggle("series", drawing.kind === "series");
+      pictures.classList.toggle("notes", drawing.kind === "notes");
       const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
       drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, range, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
       move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
-      whole.words.textContent = completion(drawing, found, state.values);
+      whole.words.textContent = completion(sample, found, state.values);
       if (shares) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
         legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
@@ -163,10 +172,9 @@ export function sequences(host, state, studio) {
     chips.scrollTop = begins ? 0 : Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
     chips.scrollLeft = begins ? 0 : Math.max(0, pressed.offsetLeft - chips.clientWidth / 2);
     const [piece, id, field] = tokens[at];
-    const forms = found.fields.map((each) => each.form).join(", ");
     said.textContent = id === null
-      ? `Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${forms}.`
-      : `Token ${at + 1} of ${tokens.length}: “${piece}” of the field ${found.fields[field].name} is number ${number(id)} of ${number(found.vocabulary)}; it is ${at < kept ? "given" : "written by the model"}. Fields: ${forms}. Each has a range of numbers of its own.`;
+      ? `Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${found.fields[0].form}.`
+      : `Token ${at + 1} of ${tokens.length}: “${piece}” is number ${number(id)} of ${number(found.vocabulary)}${found.fields.length > 1 ? `, in the field ${found.fields[field].name}` : ""}; it is ${at < kept ? "given" : "written by the model"}.`;
   }
 
   const look = live(body, (signal) => asksOf(place()).weights(place(), state.values, current(), chosen(), signal), show);
@@ -204,16 +212,18 @@ export function sequences(host, state, studio) {
   ask();
 }
 
+const coins = (count) => `${number(count)} ${count === 1 ? "coin" : "coins"}`;
+
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 
 const headWords = ({ layer, head }, { layers }) => `Layer ${layer || layers} of ${layers}, ${head ? `head ${head}` : "the mean of its heads"}`;
 
 /** What the model made of a sample, in a sentence. */
-function completion(drawing, found, { step, temperature }) {
+function completion({ drawing, record }, found, { step, temperature }) {
   if (found.said) return found.said;
   if (drawing.kind === "room") return `Step ${Math.max(0, step) + 1} of ${found.samples.length}: the model writes “${drawing.action}”, and the world answers.`;
-  if (drawing.kind === "coins") return `${drawing.coins} coins after twelve actions. The world answers each action.`;
+  if (drawing.kind === "coins") return `Asked for ${coins(JSON.parse(record).moments.flat()[0])}, it has ${coins(drawing.coins)} after twelve moves. Dots: where it was.`;
   if (drawing.kind === "series") return "Forty futures are drawn; eight of ten lie between the dashed lines at each value.";
-  const way = temperature > 0 ? "each token is drawn from what the model holds for possible" : "each token is the most probable one";
-  return `The rest is written token by token: ${way}.`;
+  const way = temperature > 0 ? "drawn by its probability" : "the most probable one";
+  return `${drawing.kind === "notes" ? `Left of the line ${number(found.begun.kept)} tokens are given; the` : "The"} model writes the rest, one token after the other, each ${way}.`;
 }

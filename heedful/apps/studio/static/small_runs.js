@@ -3,6 +3,7 @@
 import { call, problem } from "./api.js";
 import { button } from "./controls.js";
 import { h, number, table } from "./dom.js";
+import { series } from "./draw/colours.js";
 import { lineChart } from "./draw/lines.js";
 
 const EVERY = 1000; // milliseconds between two looks at a training
@@ -22,12 +23,19 @@ export function percent({ mean, low, high }) {
   return low === high ? `${each(mean)} %` : `${each(mean)} % (${each(low)} to ${each(high)})`;
 }
 
+const WIDE = 50; // times: losses so far apart are drawn on a logarithmic axis, where the small ones can be told apart too
+
+/** The colour of the i-th of the chosen curves. */
+export const runColour = (i) => series(i);
+
 /** Draw recorded curves, and the live one if there is one. */
 export function drawRuns(host, variants, live, name = "valid_bleu", height = 300) {
-  const recorded = variants.map((each, i) => ({ name: each.title, points: meanCurve(each.runs, name), colour: i % 6, dots: name !== "train" }));
+  const recorded = variants.map((each, i) => ({ name: each.title, points: meanCurve(each.runs, name), colour: runColour(i), dots: name !== "train" }));
   const own = live && live[name].length ? [{ name: "trained here", points: live[name], colour: "var(--glow)", dashed: true, dots: name !== "train" }] : [];
+  const values = [...recorded, ...own].flatMap((each) => each.points.map((point) => point[1]));
+  const log = name !== "valid_bleu" && Math.max(...values) > WIDE * Math.min(...values);
   lineChart(host, {
-    series: [...recorded, ...own], x: { label: "updates" }, y: { label: FIGURES[name], zero: name === "valid_bleu" }, height,
+    series: [...recorded, ...own], x: { label: "updates" }, y: { label: `${FIGURES[name]}${log ? ", equal steps multiply" : ""}`, log, zero: name === "valid_bleu" }, height,
     describe: `${FIGURES[name]} of ${variants.map((each) => each.title).join(", ")}${own.length ? ", and of the model trained here" : ""}, by updates.`,
   });
 }
@@ -99,8 +107,15 @@ const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
 const samplesOf = (result) => table("What the model trained here writes", ["English", "right", "written"],
   result.samples.map((each) => [each.source, each.reference, mark(each.text, each.reference)]), { words: true });
 
-const SHORT = 14; // characters of a wrong translation, which may go on and on
+const SHORT = 8; // characters beyond the length of the right one; a wrong translation may go on and on
 
-/** A translation, marked where it is wrong. */
-export const mark = (text, reference) => h("span", { class: `sample ${text === reference ? "is-right" : "is-wrong"}`, title: text },
-  (text === reference || text.length <= SHORT ? text : `${text.slice(0, SHORT)}…`) || "(nothing)", h("span", { class: "sign-of", "aria-label": text === reference ? "right" : "wrong" }, text === reference ? " ✓" : " ✗"));
+/** A translation, marked from where it is wrong. */
+export function mark(text, reference) {
+  const isRight = text === reference;
+  let same = 0;
+  while (same < text.length && text[same] === reference[same]) same += 1;
+  const end = Math.max(reference.length, same) + SHORT;
+  const wrong = `${text.slice(same, end)}${text.length > end ? "…" : ""}` || (text ? " (ends)" : "(nothing)");
+  return h("span", { class: `sample ${isRight ? "is-right" : "is-wrong"}`, title: text }, text.slice(0, same), isRight ? "" : h("span", { class: "differs" }, wrong),
+    h("span", { class: "sign-of", "aria-label": isRight ? "right" : "wrong" }, isRight ? " ✓" : " ✗"));
+}

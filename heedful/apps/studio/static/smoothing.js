@@ -39,7 +39,7 @@ export function labelSmoothing(state) {
     if (changed.includes("smoothing") || changed.includes("vocabulary")) draw();
   });
   draw();
-  return section("Label smoothing",
+  return section("Beside the schedule: label smoothing",
     h("p", {}, "The paper trains on targets that are not quite certain (ε = 0.1): perplexity gets worse, translations get better."),
     h("div", { class: "panel" }, slider(state, "smoothing", { label: "Smoothing ε", stops: [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3] }),
       choice(state, "vocabulary", { label: "Vocabulary", options: [[8, "8 words"], [100, "100 words"], [8000, "8,000 pieces"], [37000, "37,000 pieces"]] })),

@@ -1,12 +1,13 @@
 // Lines over an axis, with the numbers under a pointer, a finger or the arrow keys.
 
 import { folded, h, number, s, table } from "../dom.js";
-import { axis, extent, frame, leftOf } from "./axes.js";
+import { axis, extent, frame, leftOf, widthOf } from "./axes.js";
 import { redrawn, series as colour } from "./colours.js";
 import { d3 } from "./d3.js";
 
 const MARGIN = { right: 26, top: 12, bottom: 40 };
 const EDGE = 5; // beyond the field, so that dots at its ends are whole
+const [ENDS, APART] = [500, 15]; // pixels: the narrowest chart with names at the ends, and between two of them
 const ROWS = 60; // of the table of numbers
 let charts = 0;
 
@@ -17,6 +18,7 @@ let charts = 0;
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
+ *   ends: true for names at the ends of the lines, where there is room, instead of a legend; mark: [x, words] of an upright line,
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
@@ -42,7 +44,8 @@ function draw(host, chart) {
   frame(parts.frame, plot.x, plot.y, plot, { x: chart.x.label, y: chart.y.label });
   parts.field.attr("x", plot.left - EDGE).attr("y", 0).attr("width", plot.right - plot.left + 2 * EDGE).attr("height", plot.bottom + EDGE);
   drawLines(parts.lines, plot);
-  parts.legend.replaceChildren(...(chart.legend === false ? [] : [legendOf(all)]));
+  drawNames(parts.names, plot);
+  parts.legend.replaceChildren(...(chart.legend === false || plot.ends ? [] : [legendOf(all)]));
   if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
   chart.linked?.drawn(parts, plot);
   if (parts.value !== null) show(parts, parts.value, true);
@@ -59,6 +62,7 @@ function partsOf(host, chart) {
     frame: svg.append("g"),
     over: svg.append("g"), // what a linked chart adds
     lines: svg.append("g").attr("clip-path", `url(#${id})`).attr("pointer-events", "none"),
+    names: svg.append("g").attr("pointer-events", "none"),
     cursor: svg.append("line").attr("class", "cursor").attr("visibility", "hidden"),
     dots: svg.append("g").attr("pointer-events", "none"),
     legend: h("div", {}), readout: h("p", { class: "readout", role: "status" }),
@@ -74,6 +78,7 @@ function partsOf(host, chart) {
 function layOut(host, chart, all) {
   const width = Math.max(240, host.clientWidth);
   const height = chart.height ?? Math.min(340, Math.max(220, width * 0.45));
+  const ends = chart.ends && width >= ENDS;
   const points = all.flatMap((each) => each.points);
   const stretch = chart.x.domain ?? extent(points.map(([x]) => x));
   const seen = points.filter(([x]) => x >= stretch[0] && x <= stretch[1]);
@@ -82,10 +87,10 @@ function layOut(host, chart, all) {
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
-  const box = { width, height, bottom, top: MARGIN.top, left: leftOf(y, Boolean(chart.y.label)), right: width - MARGIN.right };
+  const box = { width, height, bottom, top: MARGIN.top, left: leftOf(y, Boolean(chart.y.label)), right: width - (ends ? Math.max(...all.map((each) => widthOf(each.name))) + 10 : MARGIN.right) };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
   if (chart.x.text) x.text = chart.x.text;
-  return { ...box, x, y, all, chart };
+  return { ...box, x, y, all, chart, ends };
 }
 
 const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
@@ -98,6 +103,17 @@ function drawLines(into, { all, x, y }) {
     .data(all.filter((each) => each.dots || each.points.length === 1).flatMap((each) => each.points.map((point) => ({ point, colour: each.colour }))))
     .join("circle").attr("r", 3.5).attr("fill", (each) => each.colour)
     .attr("cx", ({ point }) => x.scale(point[0])).attr("cy", ({ point }) => y.scale(point[1]));
+}
+
+/** Names at the ends of lines, pushed apart where they would cover each other, and the mark. */
+function drawNames(into, { all, x, y, right, top, bottom, chart, ends }) {
+  const names = ends ? all.map(({ name, colour: fill, points }) => ({ name, fill, y: y.scale(points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
+  names.forEach((each, i) => { each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom); });
+  into.selectAll("text.end").data(names).join("text").attr("class", "tick end").attr("x", right + 6).attr("y", (each) => each.y + 4)
+    .style("fill", (each) => each.fill).text((each) => each.name);
+  const marks = chart.mark ? [chart.mark] : [];
+  into.selectAll("line").data(marks).join("line").attr("class", "roll-from").attr("x1", ([at]) => x.scale(at)).attr("x2", ([at]) => x.scale(at)).attr("y1", top).attr("y2", bottom);
+  into.selectAll("text.marked").data(marks).join("text").attr("class", "tick marked").attr("x", ([at]) => x.scale(at) + 6).attr("y", bottom - 8).text(([, words]) => words);
 }
 
 /** The names of series beside a piece of their lines; nothing for one alone. */

@@ -21,22 +21,23 @@ function draw(host, { levels, length, links, route, widest = 460, shades = null,
   const bottom = height - 22 - ROOM;
   const gap = (width - 2 * ROOM) / Math.max(1, length - 1);
   const at = ([level, token]) => [ROOM + gap * token, bottom - rise * level];
+  const [knot, small] = [Math.min(5.5, 0.42 * gap), Math.min(4, 0.34 * gap)];
   const way = ([from, to]) => {
     const [[x1, y1], [x2, y2]] = [at(from), at(to)];
     // Along a level a line would hide the nodes between, so that it makes a bow.
-    return y1 === y2 ? `M${x1} ${y1}Q${(x1 + x2) / 2} ${y1 - 16} ${x2} ${y2}` : `M${x1} ${y1}L${x2} ${y2}`;
+    return y1 === y2 ? `M${x1} ${y1}Q${(x1 + x2) / 2} ${y1 - 24} ${x2} ${y2}` : `M${x1} ${y1}L${x2} ${y2}`;
   };
   const on = new Set(route.map(String));
   const steps = route.slice(1).map((node, i) => [route[i], node]);
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe });
   svg.append(s("path", { class: "wire", d: links.map(way).join("") }),
-    s("path", { class: "route", d: steps.map(way).join("") }));
+    s("path", { class: "route", "stroke-width": Math.min(3, 0.2 * gap), d: steps.map(way).join("") }));
   for (let level = 0; level < levels; level += 1) {
     for (let token = 0; token < length; token += 1) {
       const [cx, cy] = at([level, token]);
       // The ground shows through a pale token, and not the line below it.
-      if (shades) svg.append(s("circle", { cx, cy, r: 5.5, class: "knot ground" }));
-      svg.append(s("circle", { cx, cy, "fill-opacity": shades ? 0.06 + 0.94 * shades[token] : 1, r: on.has(String([level, token])) ? 5.5 : 4, class: on.has(String([level, token])) ? "knot on" : "knot" }));
+      if (shades) svg.append(s("circle", { cx, cy, r: knot, class: "knot ground" }));
+      svg.append(s("circle", { cx, cy, "fill-opacity": shades ? 0.06 + 0.94 * shades[token] : 1, r: on.has(String([level, token])) ? knot : small, class: on.has(String([level, token])) ? "knot on" : "knot" }));
     }
   }
   svg.append(s("text", { class: "tick", x: ROOM - 4, y: height - 6 }, "first token"),

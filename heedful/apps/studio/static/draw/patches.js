@@ -1,9 +1,10 @@
 // A picture as a model of images cuts it, and what is laid over its patches.
 
-import { h } from "../dom.js";
+import { h, number } from "../dom.js";
 import { redrawn } from "./colours.js";
 
 const SIZE = 340;
+const AXIS = 20; // pixels for the name of the upright axis
 
 /**
  * Draw patches apart from each other, or together with colour over them.
@@ -11,7 +12,8 @@ const SIZE = 340;
  *   pixels: bytes of the patches in reading order, of each its channels, rows and columns;
  *   shares: for each patch how much colour lies over it, or null to draw them apart;
  *   chosen: the patch with a frame, or −1; choose: called with a patch that is pointed at;
- *   known: for each patch whether it is there, by default all of them
+ *   known: for each patch whether it is there, by default all of them;
+ *   size: in pixels, by default as wide as the place; axes: names of the level and of the upright one
  */
 export function patchPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
@@ -20,7 +22,7 @@ export function patchPicture(host, picture) {
 function draw(host, picture) {
   const count = picture.side / picture.patch;
   const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
-  const size = Math.min(SIZE, Math.max(180, host.clientWidth)) - gap * (count - 1);
+  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 180, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
   const unit = size / picture.side;
   const step = unit * picture.patch + gap;
   const whole = size + gap * (count - 1);
@@ -56,9 +58,19 @@ function draw(host, picture) {
   }
   if (picture.choose) listen(canvas, picture, count, step);
   const focused = host.contains(document.activeElement);
-  host.replaceChildren(canvas);
+  host.replaceChildren(picture.axes ? h("div", { class: "axed" }, h("span", {}, `${picture.axes[1]} →`), canvas, h("span", {}, `${picture.axes[0]} →`)) : canvas);
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
 }
+
+/** What the colours of attention mean: from none to the largest share of all places. */
+export function shareKey(most) {
+  const bar = h("span", { class: "ramp" });
+  bar.style.background = "linear-gradient(to right, transparent, var(--glow))";
+  return h("p", { class: "key" }, "0", bar, number(most, 3));
+}
+
+/** Whether nothing is drawn: every pixel is black. */
+export const isBlank = ({ patches }) => /^A*=*$/.test(patches); // "A" stands for zeros in base64
 
 /** Patches put together again, the first of their colours, as rows of so many pixels: for a pad to draw on. */
 export function greyPicture({ patches, side, patch, channels }, size) {
@@ -67,49 +79,6 @@ export function greyPicture({ patches, side, patch, channels }, size) {
   const at = (y, x) => bytes[(Math.floor(y / patch) * count + Math.floor(x / patch)) * patch * patch * channels + (y % patch) * patch + (x % patch)];
   const near = (i) => Math.floor((i * side) / size);
   return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(near(y), near(x))));
-}
-
-const STRIP = 22; // pixels of a patch in a strip
-
-/**
- * Draw patches in reading order, one after the other like words.
- * @param picture as of `patchPicture`, without shares
- */
-export function patchStrip(host, picture) {
-  redrawn(host, () => {
-    const count = (picture.side / picture.patch) ** 2;
-    const step = STRIP + 3;
-    const across = Math.max(1, Math.min(count, Math.floor((Math.max(200, host.clientWidth) + 3) / step)));
-    const [width, height] = [across * step, Math.ceil(count / across) * step];
-    const ratio = devicePixelRatio || 1;
-    const canvas = h("canvas", { role: "img", tabindex: "0", class: "choosable", "aria-label": `${picture.describe} Arrow keys choose a patch.` });
-    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-    [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
-    const pen = canvas.getContext("2d");
-    pen.scale(ratio, ratio);
-    for (let i = 0; i < count; i += 1) {
-      const [x, y] = [(i % across) * step, Math.floor(i / across) * step];
-      pixels(pen, picture, i, x + 1, y + 1, STRIP / picture.patch);
-      if (i !== picture.chosen) continue;
-      pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--glow");
-      pen.lineWidth = 2.5;
-      pen.strokeRect(x + 1, y + 1, STRIP, STRIP);
-    }
-    canvas.addEventListener("click", (event) => {
-      const box = canvas.getBoundingClientRect();
-      const at = Math.floor((event.clientY - box.top) / step) * across + Math.floor((event.clientX - box.left) / step);
-      if (at < count) picture.choose(at);
-    });
-    canvas.addEventListener("keydown", (event) => {
-      const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
-      if (!move) return;
-      event.preventDefault();
-      picture.choose(Math.min(count - 1, Math.max(0, picture.chosen + move)));
-    });
-    const focused = host.contains(document.activeElement);
-    host.replaceChildren(canvas);
-    if (focused) canvas.focus({ preventScroll: true });
-  });
 }
 
 function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit) {
@@ -140,4 +109,16 @@ function listen(canvas, picture, count, step) {
     const inside = (value) => Math.min(count - 1, Math.max(0, value));
     picture.choose(picture.chosen < 0 ? 0 : inside(row + down) * count + inside(column + right));
   });
+}
+
+/** The patch whose pixels differ most: one with something in it. */
+export function liveliest({ patches, patch, channels }) {
+  const bytes = atob(patches);
+  const each = patch * patch * channels;
+  const spread = Array.from({ length: bytes.length / each }, (_, i) => {
+    const values = Array.from(bytes.slice(i * each, (i + 1) * each), (letter) => letter.charCodeAt(0));
+    const mean = values.reduce((sum, value) => sum + value, 0) / each;
+    return values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  });
+  return spread.indexOf(Math.max(...spread));
 }

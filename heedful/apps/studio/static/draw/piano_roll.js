@@ -3,7 +3,6 @@
 import { s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
-const HEIGHT = 128;
 const ROOM = 4;
 
 /** The name of a pitch, with its octave: 60 is C4. */
@@ -14,7 +13,7 @@ export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯",
  * @param roll {notes: [[start, pitch, end]], chosen: {kind, value, time} or null, choose: called with the number of a
  *   note, describe, length: number of steps, by default up to the last end; range: [lowest, highest] pitch,
  *   by default those of the notes; from: step at which a model begins to
- *   write; marked: number of a note with a frame; shares: for each note how much it glows}
+ *   write; height: in pixels; marked: number of a note with a frame; shares: for each note how much it glows}
  * @returns a function that moves the line of the player to a step, or hides it at null
  */
 export function pianoRoll(host, roll) {
@@ -34,19 +33,19 @@ export function pianoRoll(host, roll) {
   return move;
 }
 
-function draw(host, { notes, chosen, choose, describe, length, range, from, marked, shares }, at) {
+function draw(host, { notes, chosen, choose, describe, length, range, from, marked, shares, height = 128 }, at) {
   const width = Math.max(200, host.clientWidth);
   const last = length ?? Math.max(...notes.map((note) => note[2]));
   const most = shares ? Math.max(...shares, 1e-12) : 1;
   const pitches = notes.map((note) => note[1]);
   const [low, high] = range ?? [Math.min(...pitches), Math.max(...pitches)];
-  const tall = (HEIGHT - 2 * ROOM) / (high - low + 1);
+  const tall = (height - 2 * ROOM) / (high - low + 1);
   const x = (step) => ROOM + (step / last) * (width - 2 * ROOM);
   at.x = x;
-  const svg = s("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": describe });
-  svg.append(s("rect", { class: "plate", x: 0.5, y: 0.5, width: width - 1, height: HEIGHT - 1, rx: 6 }));
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe });
+  svg.append(s("rect", { class: "plate", x: 0.5, y: 0.5, width: width - 1, height: height - 1, rx: 6 }));
   if (chosen?.kind === "time_shift") {
-    svg.append(s("rect", { class: "roll-time", x: x(chosen.time), y: 1, width: Math.max(2, x(chosen.time + chosen.value) - x(chosen.time)), height: HEIGHT - 2 }));
+    svg.append(s("rect", { class: "roll-time", x: x(chosen.time), y: 1, width: Math.max(2, x(chosen.time + chosen.value) - x(chosen.time)), height: height - 2 }));
   }
   notes.forEach(([start, pitch, end], i) => {
     const on = chosen && chosen.value === pitch && ((chosen.kind === "note_on" && chosen.time === start) || (chosen.kind === "note_off" && chosen.time === end));
@@ -58,12 +57,12 @@ function draw(host, { notes, chosen, choose, describe, length, range, from, mark
     svg.append(bar);
   });
   if (chosen && chosen.kind !== "time_shift") {
-    svg.append(s("line", { class: "roll-mark", x1: x(chosen.time), x2: x(chosen.time), y1: 1, y2: HEIGHT - 1 }));
+    svg.append(s("line", { class: "roll-mark", x1: x(chosen.time), x2: x(chosen.time), y1: 1, y2: height - 1 }));
   }
   if (from !== undefined && from < last) {
-    svg.append(s("line", { class: "roll-from", x1: x(from), x2: x(from), y1: 1, y2: HEIGHT - 1 }));
+    svg.append(s("line", { class: "roll-from", x1: x(from), x2: x(from), y1: 1, y2: height - 1 }));
   }
-  const head = s("line", { class: "roll-head", x1: 0, x2: 0, y1: 1, y2: HEIGHT - 1, visibility: "hidden" });
+  const head = s("line", { class: "roll-head", x1: 0, x2: 0, y1: 1, y2: height - 1, visibility: "hidden" });
   svg.append(head);
   host.replaceChildren(svg);
   return head;

@@ -1,6 +1,5 @@
 // A sample in its own form: a picture, a room, notes, a series; with a colour for the attention to each of its places.
 
-import { h, number } from "../dom.js";
 import { lineChart } from "./lines.js";
 import { patchPicture } from "./patches.js";
 import { pianoRoll, pitchName } from "./piano_roll.js";
@@ -25,7 +24,7 @@ export function drawSample(host, { drawing, shares, token, range, choose, descri
   }
   if (drawing.kind === "notes") {
     return pianoRoll(host, {
-      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses,
+      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses, height: 170,
       describe,
     });
   }
@@ -52,13 +51,6 @@ function drawSeries(host, drawing, shares, describe) {
     if (drawing[key]) series.push({ name, points: over(drawing[key], from), colour: 2, dashed: key !== "median" });
   }
   lineChart(host, { series, x: { label: "value", domain: [0, whole - 1] }, y: { label: "size, mean 1" }, describe, height: 260 });
-}
-
-/** What the colours of attention mean: from none to the largest share of all places. */
-export function shareKey(most) {
-  const bar = h("span", { class: "ramp" });
-  bar.style.background = "linear-gradient(to right, transparent, var(--glow))";
-  return h("p", { class: "key" }, "0", bar, number(most, 3));
 }
 
 /** A place of a drawing in words. */

@@ -5,7 +5,7 @@ import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, patchStrip } from "../draw/patches.js";
+import { greyPicture, isBlank, patchPicture } from "../draw/patches.js";
 import { pianoRoll, pitchName } from "../draw/piano_roll.js";
 import { vectorPicture } from "../draw/vectors.js";
 import { play } from "../player.js";
@@ -22,6 +22,7 @@ export const defaults = (studio) => ({
   piece: 0, patch: 24, event: 0, ...sequenceDefaults(studio),
 });
 
+const CUT = 152; // pixels of the picture in patches, as high as the tokens beside it
 const KINDS = { note_on: "on", note_off: "off", time_shift: "+" };
 
 export async function mount({ root, state, studio }) {
@@ -33,8 +34,8 @@ export async function mount({ root, state, studio }) {
   const together = h("div", { class: "drawing everywhere-picture" }, domains, joint);
   const more = h("div", {});
   const whole = h("div", {});
-  root.append(section("Choose a model", whole),
-    section("Tokens become vectors", together, saves(together, () => "tokens become vectors")),
+  root.append(section("Tokens become vectors", together, saves(together, () => "tokens become vectors")),
+    section("Models at work", whole),
     section("What differs, and what does not", rows), section("Distance in music", more));
   const told = (name) => (found) => {
     facts[name] = found;
@@ -113,9 +114,9 @@ function ofImage(state, studio, told) {
     const count = found.side / found.patch;
     const at = Math.min(Math.max(0, state.values.patch), count * count - 1);
     const bytes = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
-    patchStrip(strip, { pixels: bytes, side: found.side, patch: found.patch, channels: found.channels, chosen: at, choose, describe: `${count * count} patches in reading order.` });
+    patchPicture(strip, { pixels: bytes, side: found.side, patch: found.patch, channels: found.channels, shares: null, size: CUT, chosen: at, choose, describe: `${count * count} patches in reading order.` });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at + found.first, choose: (row) => choose(row - found.first), describe: `The vectors of ${count * count} patches.` });
-    own.said.textContent = `Patch ${at}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first}. The model reads “${found.label}”.`;
+    own.said.textContent = `Patch ${at}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first}. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
     own.sized(found);
   };
   const ask = live(own.body, async (signal) => {
@@ -175,7 +176,7 @@ function ofMusic(state, tunes, told, more) {
     });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
     const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
-    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. These vectors are as they are before training: the music model above reads four voices moment by moment instead.`;
+    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. These vectors are untrained; the model below reads four voices instead.`;
     own.sized(found);
   };
   const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {

@@ -1,9 +1,8 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel } from "../controls.js";
 import { figure, folded, h, number, refilled, table } from "../dom.js";
-import { facts } from "../draw/facts.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, patchPicture } from "../draw/patches.js";
+import { greyPicture, isBlank, patchPicture, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
@@ -26,11 +25,12 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
+  const verdict = figure("What the model reads");
   const cutting = figure("The patches");
   const looking = figure("Attention");
+  const legend = h("div", {});
   const numbers = h("div", {});
-  const verdict = h("div", {});
-  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, looking.element), verdict, numbers);
+  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, verdict.element, cutting.element, looking.element), numbers);
   const whole = button("From the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
@@ -38,6 +38,7 @@ export function mount({ root, side, state, studio }) {
       check(state, "rollout", { label: "Rollout: through all layers" })));
   root.append(body);
   cutting.element.append(whole);
+  looking.host.after(legend);
 
   let upload = null;
   let known = null;
@@ -60,8 +61,8 @@ export function mount({ root, side, state, studio }) {
     fill(head, state, "head", found.heads, "the mean of all");
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
     const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
-    easel.replaceChildren(h("h3", {}, "Draw here"), board.element, h("p", { class: "row" }, clean),
-      h("p", { class: "note" }, "With the mouse or a finger, white on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
+    easel.replaceChildren(h("h3", {}, "Draw here"), board.element,
+      h("div", { class: "row" }, clean, h("p", { class: "note" }, model === "digits" ? "In the middle, two thirds as high." : "")));
     board.set(read(state.values.drawing, found.canvas));
   }
 
@@ -77,7 +78,7 @@ export function mount({ root, side, state, studio }) {
     else asked.example = name || known.examples[0];
     return call("image", "look", asked, signal);
   }, (found) => {
-    refilled(verdict, () => showClasses(verdict, found));
+    refilled(verdict.host, () => showClasses(verdict, found));
     if (state.values.picture !== "drawing") board.set(greyPicture(found, known.canvas));
     show(found);
   });
@@ -88,16 +89,17 @@ export function mount({ root, side, state, studio }) {
     const pixels = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
     const own = { pixels, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
-    const where = rollout ? `layers 1 to ${l || known.layers}, followed through` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}`;
-    cutting.words.textContent = `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one for its attention.`;
-    looking.words.textContent = `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`;
-    numbers.replaceChildren(facts([["patches", number(count * count), "patches"], ["numbers in a patch", number(found.patch ** 2 * found.channels), "numbers"]]));
+    const where = rollout ? `layers 1 to ${l || known.layers}, followed through.` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}.`;
+    cutting.words.textContent = `${count} × ${count} patches, each of ${number(found.patch ** 2 * found.channels)} numbers. Click one for its attention.`;
+    looking.words.textContent = `From ${from}: ${where}${found.whole === null ? "" : ` [CLS] itself has ${number(found.whole, 3)}.`}`;
     whole.disabled = patch < 0;
+    looking.element.hidden = numbers.hidden = isBlank(found);
     const choose = (chosen) => state.set({ patch: chosen }, { step: true });
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
+    legend.replaceChildren(shareKey(Math.max(...found.shares)));
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
-    numbers.append(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 3))]))));
+    numbers.replaceChildren(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 3))]))));
   }
 
   state.watch((values, changed) => {
@@ -111,15 +113,19 @@ export function mount({ root, side, state, studio }) {
 
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 
-function showClasses(host, found) {
-  const classes = figure("Most probable labels", found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} classes.` : null);
-  classes.host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
+function showClasses({ host, words }, found) {
+  if (isBlank(found)) {
+    words.textContent = "";
+    host.append(h("p", { class: "note", "data-fact": "label" }, "Nothing is drawn yet."));
+    return;
+  }
+  words.textContent = found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} labels.` : "The probability of each label.";
+  host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
     const bar = h("span", { class: "length" });
     bar.style.width = `${100 * each.probability}%`;
-    return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", {}, each.label), h("span", { class: "track" }, bar),
+    return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", { "data-fact": each === found.labels[0] ? "label" : null }, each.label), h("span", { class: "track" }, bar),
       h("span", { class: "count" }, each.probability < 0.0001 ? "< 0.01 %" : `${number(100 * each.probability, 3)} %`));
   })));
-  host.append(facts([["most probable", found.labels[0].label, "label"], ["its probability", number(found.labels[0].probability), "probability"]]), classes.element);
 }
 
 function fill(select, state, name, count, first) {

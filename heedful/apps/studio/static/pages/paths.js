@@ -1,8 +1,8 @@
 import { call, live, problem } from "../api.js";
 import { button, choice, panel, several, slider, text } from "../controls.js";
-import { engineering, figure, folded, h, number, section, table } from "../dom.js";
+import { engineering, figure, h, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { networkPicture } from "../draw/network.js";
@@ -10,8 +10,8 @@ import { networkPicture } from "../draw/network.js";
 const READERS = ["translator", "causal_lm", "encoder"];
 const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
 const KINDS = { // the two that are compared come first
-  recurrent: ["Recurrent", "Every state reads the one before it. The paler a token, the less of its signal arrives, as measured below."],
-  attention: ["Attention", "Every token reads every other one."],
+  recurrent: ["Recurrent", "Every state reads the one before it. The paler a token, the less of it arrives at the last one, as measured below."],
+  attention: ["Attention", "The last token reads all of them directly, near or far."],
   window: ["Attention in a window", "Every token reads its neighbours; layers widen the window."],
   convolution: ["Convolution", "Every token reads some before it."],
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
@@ -34,12 +34,12 @@ export function mount({ root, side, state, studio }) {
   const bar = progressBar();
   side.append(
     panel(slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
-      slider(state, "width", { label: "Width", stops: SIZES }),
       slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
+      slider(state, "width", { label: "Width", stops: SIZES }),
       slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
       slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
     h("h2", {}, "What is measured"), measured(state, models));
-  root.append(section("Steps from the first token to the last", drawings), section("What arrives", bar.element, charts), byLength());
+  root.append(section("From the first token to the last", drawings), section("What arrives of each token", bar.element, charts), byLength());
 
   const { draw, fade } = stepped(drawings, state);
   const steps = live(drawings, (signal) => {
@@ -155,11 +155,10 @@ function stepped(host, state) {
     operations: figure("Operations", "Multiply-adds of the layers' main products."),
   };
   const numbers = h("div", {});
-  const drawn = h("p", { class: "note" });
   const hidden = (title, parts) => h("details", {}, h("summary", {}, title), h("div", { class: "columns" }, parts.map((each) => each.element)));
   const [recurrent, attention, ...others] = Object.values(pictures);
-  host.append(numbers, drawn, recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
-    hidden("By the number of tokens: paths, steps, operations", Object.values(curves)));
+  host.append(recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
+    hidden("By the number of tokens: paths, steps, operations", [...Object.values(curves), { element: numbers }]));
   let chain = null;
   let shares = null;
   /** Draw the recurrent network; its tokens are as pale as what arrives of them, the first one as the first of all tokens. */
@@ -172,21 +171,15 @@ function stepped(host, state) {
   const draw = ({ costs, here, networks }) => {
     const length = here[0].lengths[0];
     const path = Object.fromEntries(here.map((each) => [each.kind, each.path[0]]));
-    numbers.replaceChildren(
-      facts([["path, recurrent", number(path.recurrent), "path-recurrent"], ["path, attention", number(path.attention), "path-attention"],
-        [`sequential steps, recurrent, ${state.values.layers} ${state.values.layers === 1 ? "layer" : "layers"}`, number(here.find((each) => each.kind === "recurrent").steps[0]), "steps-recurrent"],
-        ["and of attention", number(here.find((each) => each.kind === "attention").steps[0]), "steps-attention"]]),
-      folded(`All of it for ${length} tokens`, () => table(`For ${length} tokens`, ["layer", "operations", "sequential steps", "longest path"],
-        here.map((each) => [KINDS[each.kind][0], engineering(each.operations[0]), number(each.steps[0]), number(each.path[0])]))));
-    const small = networks[0].length;
-    drawn.textContent = small < length ? `Drawn for ${small} tokens; the numbers are for ${length}.` : "";
+    numbers.replaceChildren(table(`For ${length} tokens and ${state.values.layers} ${state.values.layers === 1 ? "layer" : "layers"}`, ["layer", "operations", "sequential steps", "longest path"],
+      here.map((each) => [KINDS[each.kind][0], engineering(each.operations[0]), number(each.steps[0]), number(each.path[0])])));
     for (const network of networks) {
       const [title, about] = KINDS[network.kind];
       const place = pictures[network.kind];
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
-      place.words.textContent = about;
-      const picture = { ...network, widest: 660, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${small} tokens to the last.` };
+      place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
+      const picture = { ...network, widest: 660, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent") chain = picture;
       else networkPicture(place.host, picture);
     }
@@ -237,13 +230,14 @@ const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, 
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "As a share of the last token's own signal, each step of the ramp a tenth of the one before. It fades on its way through a recurrent network; attention brings near and far alike. An LSTM whose forget gate begins open holds it: set the bias of the gate to 1 or 2.");
-  const picture = figure("Gradient of the last token's output by each token's embedding",
-    "The Frobenius norm of the Jacobian, estimated from some directions of the output; the mean of three draws of weights and tokens. These networks are untrained: training moves all these curves. Exact zeros are not drawn.");
-  const numbers = h("div", {});
+  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through a recurrent network the signal fades; attention brings near and far alike. An LSTM whose forget gate begins open holds it: set the bias of the gate to 2.");
+  const farthest = h("h3", {});
+  const picture = figure("Gradient of the last token's output, by distance",
+    "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");
+  const numbers = h("div", { class: "slim" });
   const written = h("div", { class: "own" });
-  host.append(signal.element, numbers, picture.element, written,
-    h("p", { class: "note" }, "The state of a plain RNN goes through one matrix and one tanh at each step, so that the gradient shrinks by about the same factor each time; an LSTM and a GRU have a gate that can let it through. The last token of a Transformer depends mostly on itself, through the residual stream, and on far tokens as much as on near ones."));
+  host.append(signal.element, farthest, numbers, picture.element, written,
+    h("p", { class: "note" }, "An RNN's state goes through the same matrix and tanh at each step, so the signal shrinks by about the same factor each time. The gates of an LSTM and a GRU can let it through. A Transformer's token depends mostly on itself, through the residual connection, and on far tokens as much as on near ones."));
   return ({ reaches, own, length }) => {
     const { shown, model, window } = state.values;
     const series = [...reaches].map(([network, samples]) => ({
@@ -253,7 +247,8 @@ function arrived(host, state) {
     if (own?.reach) series.push({ name: `${own.stack} of ${model}`, fact: own.reach.name, colour: 3, reach: own.reach });
     for (const each of series) each.points = each.reach[shown].map((value, distance) => [distance, value]);
     const far = length - 1;
-    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [`at distance ${far}, ${each.name}`, number(each.reach[shown][far], 3), `far-${each.fact}`])));
+    farthest.textContent = shown === "relative" ? `What arrives of the first token, ${far} back, as a share of the last one's own` : `The gradient of the first token, ${far} back`;
+    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [each.dashed ? `Window ${window}` : each.name, number(each.reach[shown][far], 3), `far-${each.fact}`])));
     const texts = own?.targets?.filter((target) => target) ?? [];
     written.replaceChildren(own?.error ? problem(own.error) : h("p", { class: "note", dir: "auto" },
       texts.length ? `${model} wrote: ${texts.join(" / ")}` : model && !own ? "Type some sentences, and the curve of your model is drawn too." : ""));

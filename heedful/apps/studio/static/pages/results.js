@@ -11,14 +11,14 @@ const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
   const summary = h("div", { class: "thirds" });
-  const quality = figure("BLEU of each system", "On newstest2014. The Transformer's bars are blue; an ensemble is several models that translate together.");
-  const cost = figure("BLEU by cost of training", "Up is better, left is cheaper. Operations as the paper estimates them; rings are ensembles. ByteNet, for which it has none, stands in the bars only.");
+  const quality = figure("BLEU of each system", "On newstest2014. The Transformer's bars are blue. The paper gives no cost for ByteNet.");
+  const cost = figure("BLEU by cost of training", "Up is better, left is cheaper; along the lower axis equal steps multiply. A ring is an ensemble, several models that translate together.");
   const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});
   const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
-  side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), group));
-  root.append(h("div", { class: "columns" }, quality.element, cost.element), summary, section("One change at a time", variants.element, numbers), section("Beyond translation", parsing.element));
+  side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) })));
+  root.append(cost.element, summary, quality.element, section("One change at a time", h("div", { class: "panel" }, group), variants.element, numbers), section("Beyond translation", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;

@@ -17,7 +17,7 @@ export function mount({ root, side, state }) {
       slider(state, "width", { label: "Width of a head, dₖ", stops: WIDTHS }),
       slider(state, "keys", { label: "Keys", min: 2, max: 64 }),
       button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })));
-  const proof = h("p", { class: "note" }, "In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
+  const proof = h("p", { class: "note" }, "Query and keys are drawn at random, with variance 1 in each channel. In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
   root.append(one, proof, section("At every width"), many);
   const pictures = compared(one);
   const curves = swept(many);
@@ -38,7 +38,7 @@ export function mount({ root, side, state }) {
 function compared(host) {
   const sides = [["without", "Softmax of q·k", 1], ["with", "Softmax of q·k / √dₖ", 0]].map(([side, title, colour]) => {
     const picture = figure(title);
-    const about = h("div", {});
+    const about = h("div", { class: "slim" });
     picture.element.append(about);
     return { side, picture, about, colour };
   });
@@ -52,8 +52,8 @@ function compared(host) {
       });
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
-        ["effective number of keys", `${number(effective, 3)} of ${keys}`, `${side}-effective`],
-        ["size of the gradient", number(gradient, 3), `${side}-gradient`],
+        [`effective keys, of ${keys}`, number(effective, 3), `${side}-effective`],
+        ["gradient", number(gradient, 3), `${side}-gradient`],
       ]));
     }
   };
@@ -61,23 +61,23 @@ function compared(host) {
 
 function swept(host) {
   const pictures = {
-    entropy: figure("Entropy of the weights", "The dotted line is the value for equal weights."),
-    gradient: figure("Size of the gradient", "Derivative of the weights by the input of the softmax: the signal that training gets."),
-    deviation: figure("Standard deviation of the scores", "One standard deviation. Without the scale it grows as √dₖ."),
+    deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
+    entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same."),
+    gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets."),
   };
   host.append(h("div", { class: "columns" }, Object.values(pictures).map((each) => each.element)));
   return (found) => {
     for (const [name, { host: place, element }] of Object.entries(pictures)) {
       const title = element.querySelector("h3").textContent;
       const series = [
-        { name: "without", colour: 1, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_without`][i]]) },
-        { name: "with /√dₖ", colour: 0, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_with`][i]]) },
+        { name: "q·k", colour: 1, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_without`][i]]) },
+        { name: "q·k / √dₖ", colour: 0, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_with`][i]]) },
       ];
       if (name === "entropy") {
         series.push({ name: "all equal", colour: 2, dashed: true, points: found.widths.map((width) => [width, found.even]) });
       }
       lineChart(place, {
-        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: title, zero: true, log: name === "deviation" },
+        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: title, zero: true, log: name === "deviation" }, ends: true,
         describe: `${title} by the width of a head, with the scale and without.`,
       });
     }

@@ -1,3 +1,4 @@
+import { addressOf } from "../address.js";
 import { call, live, problem } from "../api.js";
 import { button, check, choice, copyable, panel, slider } from "../controls.js";
 import { figure, h, number, section } from "../dom.js";
@@ -34,7 +35,8 @@ export function mount({ root, side, state, studio }) {
   const numbers = h("div", {});
   const picture = figure("Learning rate");
   const file = copyable("Settings of this schedule");
-  const body = h("div", {}, numbers, picture.element,
+  const proof = h("p", { class: "note" }, "What the warm-up is worth: ", h("a", { href: addressOf("without", "shown=six&shown=warmup") }, "a translator of six layers with it and without it"), ".");
+  const body = h("div", {}, picture.element, proof, numbers,
     section("For your settings file", h("p", {}, "What ", h("code", {}, "heedful train RUN --config FILE"), " takes for this curve."), file.element));
   root.append(body, labelSmoothing(state));
 
@@ -58,7 +60,7 @@ export function mount({ root, side, state, studio }) {
       width, max_steps: steps, runs: run ? [run] : [],
     }, signal);
   }, (found) => {
-    const { kind, log, others } = state.values;
+    const { kind, log, others, paper } = state.values;
     const kinds = Object.keys(NAMES);
     const series = kinds.filter((each) => others || each === kind).map((each) => ({
       name: NAMES[each], colour: kinds.indexOf(each), dashed: each !== kind,
@@ -71,9 +73,12 @@ export function mount({ root, side, state, studio }) {
       ["at the last step", number(found.curves[kind].at(-1)), "last"],
     ]));
     lineChart(picture.host, {
-      series, x: { label: "step", log }, y: { label: "learning rate", log, zero: !log }, height: 340,
+      series, x: { label: "step", log }, y: { label: "learning rate", log, zero: !log }, height: 340, ends: true,
+      mark: found.peak_step > 1 ? [found.peak_step, "end of the warm-up"] : null,
       describe: `The learning rate over ${number(found.steps.at(-1))} steps; it peaks at ${number(found.peak)} at step ${number(found.peak_step)}.`,
     });
+    const raised = (power) => h("sup", {}, power);
+    picture.words.replaceChildren(...(kind === "inverse_sqrt" && paper ? ["The formula of 2017: width", raised("−0.5"), " · min(step", raised("−0.5"), ", step · warm-up", raised("−1.5"), ")."] : []));
     file.set(found.toml);
   });
   const arrange = ({ paper, kind, run }) => {

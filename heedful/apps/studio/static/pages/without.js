@@ -1,12 +1,12 @@
 import { call, live } from "../api.js";
 import { choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
-import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js";
+import { drawRuns, FIGURES, liveTraining, mark, percent, runColour } from "../small_runs.js";
 
-export const defaults = () => ({ shown: ["everything", "positions", "residual", "scale"], figure: "valid_bleu", train: "positions", seed: 4 });
+export const defaults = () => ({ shown: ["everything", "positions", "residual"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
-  const exact = figure("Lines that are exactly right");
+  const exact = figure("Dates that are exactly right", "Upright mark: the same model with everything. Thin line: from the lowest run to the highest.");
   const choose = exact.host;
   const picture = figure("As training goes on");
   const reasons = h("div", { class: "reasons" });
@@ -29,7 +29,7 @@ export function mount({ root, below, side, state }) {
     },
   });
   root.append(body);
-  below.append(scores, section("What each writes", samples), section("How this was measured", made));
+  below.append(section("What each writes", samples), scores, section("How this was measured", made));
   side.append(
     panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
     h("h2", {}, "Train one here"),
@@ -40,9 +40,12 @@ export function mount({ root, below, side, state }) {
     const { shown, figure: name } = state.values;
     const focused = document.activeElement?.dataset.variant;
     const groups = found.variants.filter((each) => !each.reference).map((whole) => found.variants.filter((each) => each === whole || rootOf(each) === whole));
-    choose.replaceChildren(...groups.map((group) => h("ul", { class: "beside ablated", "aria-label": group[0].title }, group.map((each) => bar(each, shown)))));
-    if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
     const chosen = found.variants.filter((each) => shown.includes(each.name));
+    choose.replaceChildren(...groups.flatMap((group) => [
+      h("p", { class: "ablated-by" }, `${group[0].reason.split(/[,.]/)[0]}, ${number(group[0].steps)} updates each`),
+      h("ul", { class: "beside ablated", "aria-label": group[0].title }, group.map((each) => bar(each, chosen))),
+    ]));
+    if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
     drawRuns(picture.host, chosen, training, name);
     picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
     reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
@@ -50,8 +53,9 @@ export function mount({ root, below, side, state }) {
       found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true, class: "figures pairs" }));
   }
 
-  function bar(each, shown) {
-    const on = shown.includes(each.name);
+  function bar(each, chosen) {
+    const { shown } = state.values;
+    const on = chosen.includes(each);
     const box = h("input", { type: "checkbox", "data-variant": each.name, checked: on });
     box.addEventListener("change", () => state.set({ shown: found.variants.map((one) => one.name).filter((name) => (name === each.name ? box.checked : shown.includes(name))) }, { step: true }));
     const { mean, low, high } = each.scores.exact;
@@ -60,6 +64,7 @@ export function mount({ root, below, side, state }) {
     const against = whole && h("span", { class: "against", title: `${whole.title}: ${percent(whole.scores.exact)}` });
     if (whole) against.style.left = `${100 * whole.scores.exact.mean}%`;
     length.style.width = `${Math.max(0.5, 100 * mean)}%`;
+    if (on) length.style.background = runColour(chosen.indexOf(each)); // that of its curve
     const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
     reach.style.left = `${100 * low}%`;
     reach.style.width = `${100 * (high - low)}%`;
@@ -72,8 +77,7 @@ export function mount({ root, below, side, state }) {
     train.fill(trainable().map((each) => [each.name, each.title]));
     scores.replaceChildren(table("Scores: mean, and lowest to highest where there are several runs", ["model", "runs", "exactly right", "BLEU", "validation loss"],
       found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
-    const steps = [...new Set(found.variants.map((each) => each.steps))].sort((a, b) => a - b);
-    made.replaceChildren(h("p", {}, `Each model trained for ${steps.map((each) => number(each)).join(" or ")} updates of about 500 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
+    made.replaceChildren(h("p", {}, `Each model trained on ${number(found.data.pairs)} generated dates, about 500 tokens an update, then translated ${number(found.data.test)} that are not among them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
     draw();
   });
