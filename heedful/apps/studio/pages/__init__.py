@@ -90,9 +90,7 @@ PAGES: tuple[Page, ...] = (
         "Attention",
         "Attention between words, in a model of yours.",
         "Every word gathers information from the words it attends to; the larger the attention "
-        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
-        "The weights are computed from the model's own queries and keys, for the text as "
-        "the model reads it, piece by piece.",
+        "weight, the stronger the line. Each head has a colour and a pattern of its own.",
     ),
     Page(
         "positions",
