@@ -96,9 +96,9 @@ PAGES: tuple[Page, ...] = (
         "positions",
         "Positions",
         "The ways to give a model the positions of tokens.",
-        "Attention by itself sees a set of tokens, not a sequence. It gets positions as a vector "
-        "added to each token, as a rotation of queries and keys, or as a number added to the "
-        "score of a pair. The curves show how similar two positions are, by their distance.",
+        "Attention by itself sees a set of words, not a sentence. Positions give it the order: as "
+        "a vector added to each word, a rotation of queries and keys, or a number added to the "
+        "score of a pair.",
     ),
     Page(
         "block",

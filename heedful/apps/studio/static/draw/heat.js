@@ -44,7 +44,8 @@ function draw(host, map) {
   const cell = Math.min(map.cell ?? 26, (width - left - 2) / columns);
   const tall = map.tall ?? (map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4));
   const slanted = isSlanted(map, cell);
-  const sizes = { left, top: 2, cell, tall, right: left + cell * columns, bottom: 2 + tall * rows };
+  const top = Math.max(2, (TICK - tall) / 2 + 1); // the first row's name is whole
+  const sizes = { left, top, cell, tall, right: left + cell * columns, bottom: top + tall * rows };
   const canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `${map.describe} Arrow keys read the cells${map.choose ? ", Enter chooses a row" : ""}.` });
   const height = sizes.bottom + (slanted ? slanted.room : 38);
   const ratio = devicePixelRatio || 1;
