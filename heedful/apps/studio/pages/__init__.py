@@ -110,11 +110,10 @@ PAGES: tuple[Page, ...] = (
     Page(
         "masks",
         "Masks and biases",
-        "The keys that each query may see, and the numbers that distance adds to scores.",
-        "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
-        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
-        "adds a number to each score, and the last picture shows the attention weights if all "
-        "products of queries and keys are 0, so that only mask and bias decide.",
+        "The words that each word may look at, and the numbers that distance adds to scores.",
+        "Each row is a word that looks, the query; each column a word to look at, the key. A mask "
+        "hides words, such as those still to come. A bias hides nothing: it lowers the score of "
+        "far words, for example.",
     ),
     Page(
         "decoding",
