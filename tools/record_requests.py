@@ -50,7 +50,9 @@ STOPS = 9
 TEXTS = ("translator", "causal_lm", "encoder")
 PATIENCE = 60.0
 
-LIST = """[...document.querySelectorAll("main :is(input, select, .examples button)")]
+LIST = """([...document.querySelectorAll("main details:has(.examples)")]
+  .forEach((each) => { each.open = true; }),
+  [...document.querySelectorAll("main :is(input, select, .examples button)")]
   .filter((each) => each.checkVisibility() && !each.disabled && !each.readOnly
     && ["select-one", "checkbox", "range", "button"].includes(each.type)
     && !each.closest(".questions"))
@@ -67,7 +69,7 @@ LIST = """[...document.querySelectorAll("main :is(input, select, .examples butto
       return [i, [...stops, each.value]];
     }
     return [i, [...each.options].map((one) => one.value).concat(each.value)];
-  })"""
+  }))"""
 
 SET = """((i, value) => {
   const element = document.querySelector(`[data-tried="${i}"]`);

@@ -61,6 +61,18 @@ def test_dividing_positions_stays_within_what_was_shown(client: TestClient, fact
     assert sum(near["share"]) < sum(plain["share"])
 
 
+def test_scaling_says_how_far_it_reaches(client: TestClient) -> None:
+    settings = {"scheme": "rotary", "trained": 64, "times": 8, "factor": 4}
+    yarn = beyond(client, scaling="yarn", **settings)
+    assert yarn["reach"] == 4 * 63
+    assert "They last to position 252" in yarn["sentence"]
+    assert beyond(client, scaling="ntk", **settings)["reach"] is None
+    # A column that stands for several positions has their mean, not false waves of one of them.
+    assert yarn["step"] == 4
+    mean = np.cos(np.arange(len(yarn["places"])) * 4 + np.arange(4)[:, None]).mean(0)
+    np.testing.assert_allclose(yarn["cosines"][0], mean, atol=1e-4)
+
+
 def test_a_learned_table_ends_and_says_so(client: TestClient, given: Any) -> None:
     found = beyond(client, scheme="learned", trained=24, times=2)
     assert (found["trained"], found["last"]) == (24, 48)
@@ -107,4 +119,4 @@ def test_the_unseen_part_is_shaded(visit: Any) -> None:
     page.wait_for_selector("text=Each pair of channels, by position")
     visit.idle()
     page.get_by_label("Stretched by").select_option("yarn")
-    page.wait_for_selector("text=Scaling slows the pairs down")
+    page.wait_for_selector("text=They last to position 60")

@@ -120,6 +120,11 @@ def test_scale(visit: Any) -> None:
 
 def test_masks(visit: Any) -> None:
     page = visit.open("masks")
+    added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
+    assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
+    assert page.locator(".ticked span span").all_inner_texts() == ["0", "0.1", "0.25", "0.5", "1"]
+    page.get_by_label("Bias").select_option("none")
+    page.get_by_text("More masks").click()
     expression = page.get_by_label("Mask: combine with & and |")
     expression.fill("window(3) & causal | prefix(2)")
     visit.idle()
@@ -127,7 +132,7 @@ def test_masks(visit: Any) -> None:
     assert visit.fact("seen") == f"{sum(map(sum, seen))} of 256"
 
     # The picture itself: the colour in the middle of some cells.
-    picture = page.locator("figure", has_text="Visible pairs").locator("canvas")
+    picture = page.locator("figure", has_text="Who sees whom").locator("canvas")
     places = [(0, 0), (0, 5), (7, 1), (7, 5), (7, 4), (15, 13), (13, 15)]
     colours = picture.evaluate(
         """(canvas, places) => {
@@ -156,13 +161,9 @@ def test_masks(visit: Any) -> None:
     problem = page.locator(".problem").inner_text()
     assert "windw" in problem
     assert "window" in problem
-    page.get_by_role("button", name="Causal: a decoder").click()
+    page.get_by_role("button", name="Only words before: a decoder").click()
     visit.idle()
     assert page.locator(".problem").count() == 0
-    page.get_by_label("Bias").select_option("alibi")
-    visit.idle()
-    added = visit.numbers_of(page.locator("figure", has_text="Bias of each score"), 4)
-    assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
 
 
 # Positions

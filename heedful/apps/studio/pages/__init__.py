@@ -86,17 +86,15 @@ PAGES: tuple[Page, ...] = (
         "Attention",
         "Attention between words, in a model of yours.",
         "Every word gathers information from the words it attends to; the larger the attention "
-        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
-        "The weights are computed from the model's own queries and keys, for the text as "
-        "the model reads it, piece by piece.",
+        "weight, the stronger the line. Each head has a colour and a pattern of its own.",
     ),
     Page(
         "positions",
         "Positions",
         "The ways to give a model the positions of tokens.",
-        "Attention by itself sees a set of tokens, not a sequence. It gets positions as a vector "
-        "added to each token, as a rotation of queries and keys, or as a number added to the "
-        "score of a pair. The curves show how similar two positions are, by their distance.",
+        "Attention by itself sees a set of words, not a sentence. Positions give it the order: as "
+        "a vector added to each word, a rotation of queries and keys, or a number added to the "
+        "score of a pair.",
     ),
     Page(
         "block",
@@ -108,11 +106,10 @@ PAGES: tuple[Page, ...] = (
     Page(
         "masks",
         "Masks and biases",
-        "The keys that each query may see, and the numbers that distance adds to scores.",
-        "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
-        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
-        "adds a number to each score, and the last picture shows the attention weights if all "
-        "products of queries and keys are 0, so that only mask and bias decide.",
+        "The words that each word may look at, and the numbers that distance adds to scores.",
+        "Each row is a word that looks, the query; each column a word to look at, the key. A mask "
+        "hides words, such as those still to come. A bias hides nothing: it lowers the score of "
+        "far words, for example.",
     ),
     Page(
         "decoding",

@@ -48,12 +48,18 @@ class BeyondRequest(ShowPositionsRequest):
     times: int = Field(4, ge=1, le=8, description="range to show, in trained lengths")
 
 
+_SINUSOIDS = (
+    "Each position has a vector of sines and cosines, which is added to the word that stands "
+    "there: fast waves on the left, slow ones on the right."
+)
+
+
 @call(ShowPositionsRequest)
 def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a scheme as vectors (table, dot products by distance, projection) or as biases."""
     if request.scheme == "sinusoidal":
         table = SinusoidalPositions(request.width)(torch.arange(request.length)[None])[0]
-        return _vectors(table, "Sines and cosines of the position, by formula.")
+        return _vectors(table, _SINUSOIDS)
     if request.scheme == "rotary":
         return _rotary(request)
     if request.scheme == "learned":
@@ -274,6 +280,12 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     last = request.times * request.trained
     step = max(1, math.ceil(last / _COLUMNS))
     places = list(range(0, last + 1, step))
+    sentence, reach = _ANGLES, None
+    if request.scheme == "rotary" and request.scaling != "none":
+        sentence = _SCALED[request.scaling].format(factor=f"{request.factor:g}")
+        if request.scaling != "ntk":  # whose factor slows the slowest pair alone
+            reach = math.floor(request.factor * (request.trained - 1))
+            sentence += f" They last to position {reach:,}; past it, slow pairs come to new ones."
     full = 2 * math.pi
     # The largest angle in training; after a full turn all angles have been seen.
     shown = [f * (request.trained - 1) for f in plain]
@@ -283,10 +295,12 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     ]
     return {
         "form": "angles",
-        "sentence": _ANGLES if request.scaling == "none" or request.scheme != "rotary" else _SCALED,
+        "sentence": sentence,
         "trained": request.trained,
+        "reach": reach,
+        "step": step,
         "places": places,
-        "cosines": [[round(math.cos(place * f), 4) for place in places] for f in used],
+        "cosines": [[_mean_cosine(place, step, f) for place in places] for f in used],
         "new": new,
         "share": [sum(pair[i] for pair in new) / len(new) for i in range(len(places))],
         "wavelengths": [full / f for f in used],
@@ -298,11 +312,26 @@ _ANGLES = (
     "pair has turned only part of the way: past the trained length it comes to angles that no "
     "weight was trained on."
 )
-_SCALED = (
-    "Scaling slows the pairs down, so that a longer text stays within angles that training "
-    "showed. Dividing all positions brings near tokens closer together; NTK and YaRN leave the "
-    "fast pairs as they are."
-)
+_SCALED = {
+    "linear": (
+        "Dividing positions by {factor} slows all pairs down, so that a longer text stays within "
+        "angles of training; near tokens come closer together."
+    ),
+    "ntk": (
+        "A higher base slows slow pairs down, and leaves the fast ones nearly as they are: new "
+        "angles come later, and not for all pairs at once."
+    ),
+    "yarn": (
+        "YaRN leaves the fast pairs as they are and divides the angles of slow ones by {factor}, "
+        "so that a longer text stays within angles of training."
+    ),
+}
+
+
+def _mean_cosine(place: int, step: int, frequency: float) -> float:
+    """Return the mean cosine of the positions of a column: one of them would draw false waves."""
+    angles = [(place + k) * frequency for k in range(step)]
+    return round(sum(map(math.cos, angles)) / step, 4)
 
 
 def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Heads that find one word of a relation from the other, as measured on trees: a model's card has them.
 
 import { button } from "./controls.js";
-import { h, number, section, table } from "./dom.js";
+import { folded, h, number, section, table } from "./dom.js";
 import { clearHeads, exampleHead, placeNamed } from "./subject.js";
 
 const percent = (share) => `${number(100 * share, 2)} %`;
@@ -41,5 +41,5 @@ export function relationSection(studio, model, open) {
       all[0].part === "decoder" ? " This model reads from left to right, so it was asked only where the second word comes first." : ""),
     clear.length ? table("Heads that find the word better than a fixed place", columns, clear.map(row)) : h("p", { class: "sentence" }, "No head of this model finds the words of any relation clearly better than a fixed place."),
     clear.length && others.length ? h("p", { class: "sentence" }, `For other relations the best head is not clearly better than a fixed place: ${beaten.join("; ")}.`) : "",
-    !clear.length ? table("The best head of each relation", columns, others.map(row)) : "");
+    !clear.length ? folded("The best head of each relation", () => table("The best head of each relation", columns, others.map(row))) : "");
 }

@@ -2,37 +2,44 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { h, number, section } from "./dom.js";
-import { facts } from "./draw/facts.js";
+import { figure, h, number, section, table } from "./dom.js";
 import { largest, strip } from "./draw/strip.js";
 
 export const orderDefaults = { words: "dog bites man", order: "reversed" };
 
+const SAYS = {
+  without: ["Without positions", "Each word has the same output in both orders: attention cannot tell them apart."],
+  with: ["With positions", "The outputs of a word differ: now the order counts."],
+};
+
 /** The section. */
 export function wordOrder(state) {
-  const body = h("div", {});
+  const body = h("div", { class: "order" });
   const ask = live(body, (signal) => call("positions", "shuffled", { text: state.values.words, order: state.values.order }, signal), (found) => {
     const { words, order } = found;
     const most = largest(...["without", "with"].flatMap((name) => [...found[name].first, ...found[name].second]));
-    const row = (name, vectors, names) => h("tr", {}, h("th", { scope: "row" }, name),
-      names.map((word, i) => h("td", { class: "words" }, h("span", { class: "word" }, word), h("br"), strip(vectors[i], most))));
-    const tables = [["without", "Without positions"], ["with", "With positions"]].map(([name, title]) => h("figure", {}, h("h3", {}, title),
-      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title },
-        h("table", { class: "figures" }, h("tbody", {}, row("as typed", found[name].first, words), row("changed", found[name].second, order.map((i) => words[i]))))),
-      h("figcaption", {}, name === "without" ? "Each word has the same strip in both rows: the layer cannot tell who bites whom." : "The strips of a word differ: now the order counts.")));
-    body.replaceChildren(
-      facts([["largest difference of a word, without positions", number(round(found.without.difference), 3), "order-without"], ["with positions", number(round(found.with.difference), 3), "order-with"]]),
-      ...tables,
-      h("p", { class: "note" }, "One head of self-attention with random weights, 24 channels of each word's output; what it shows holds for all weights."));
+    // A word's two outputs stand one above the other, wherever the word stands in the second order.
+    const moved = ({ second }) => words.map((_, i) => second[order.indexOf(i)]);
+    const gaps = (each) => each.first.map((vector, i) => vector.map((value, j) => value - moved(each)[i][j]));
+    const widest = largest(...gaps(found.without), ...gaps(found.with));
+    const strips = (vectors, scale = most) => vectors.map((each) => strip(each, scale));
+    body.replaceChildren(...Object.entries(SAYS).map(([name, [title, effect]]) => {
+      const picture = figure(title);
+      picture.host.append(table(title, ["output of", ...words], [
+        [words.join(" "), ...strips(found[name].first)], [order.map((i) => words[i]).join(" "), ...strips(moved(found[name]))],
+        ["change", ...strips(gaps(found[name]), widest)]]));
+      picture.words.append(`${effect} Largest change: `, h("span", { "data-fact": `order-${name}` }, number(round(found[name].difference), 3)), ".");
+      return picture.element;
+    }));
   });
   state.watch((_, changed) => {
     if (changed.includes("words") || changed.includes("order")) ask();
   });
   ask();
   return section("The same words in another order",
-    h("div", { class: "panel" }, text(state, "words", { label: "Words", hint: "Two to eight." }),
+    h("div", { class: "row walk" }, text(state, "words", { label: "Words, two to eight" }),
       choice(state, "order", { label: "Second row", options: [["reversed", "backwards"], ["shuffled", "shuffled"]] })),
-    body);
+    body, h("p", { class: "note" }, "One head of self-attention with random weights; what it shows holds for all weights. Changes have a scale of colours of their own."));
 }
 
 const round = (value) => (value < 1e-5 ? 0 : value); // float32's rounding is no difference

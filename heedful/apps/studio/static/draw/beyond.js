@@ -12,13 +12,13 @@ const ROWS = 40; // of the table
 /**
  * Draw curves.
  * @param chart {series: [{name, colour, points: [[x, y]]}], trained: the first x that training has not seen, last: the
- *   last x, x and y: labels, describe}
+ *   last x, reach: the last x that scaling brings back, or null, x and y: labels, describe}
  */
 export function beyondChart(host, chart) {
   redrawn(host, () => draw(host, chart));
 }
 
-function draw(host, { series, trained, last, x: across, y: up, describe }) {
+function draw(host, { series, trained, last, reach: end, x: across, y: up, describe }) {
   const width = Math.max(240, host.clientWidth);
   const [bottom, right] = [HEIGHT - MARGIN.bottom, width - MARGIN.right];
   const reach = extent(series.flatMap((each) => each.points.map((point) => point[1])));
@@ -28,6 +28,11 @@ function draw(host, { series, trained, last, x: across, y: up, describe }) {
   const edge = Math.min(right, x.scale(trained));
   svg.append(s("rect", { class: "unseen-part", x: edge, y: MARGIN.top, width: Math.max(0, right - edge), height: bottom - MARGIN.top }),
     s("text", { class: "tick", x: Math.min(edge + 6, right - 150), y: 13 }, "never seen in training →"));
+  if (end && end < last) {
+    const at = x.scale(end);
+    svg.append(s("line", { class: "axis reach", x1: at, x2: at, y1: MARGIN.top, y2: bottom }),
+      s("text", { class: "tick", x: at - 6, y: MARGIN.top + 16, "text-anchor": "end" }, `scaling reaches ${number(end)} →|`));
+  }
   for (const mark of y.marks) {
     svg.append(s("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y.scale(mark), y2: y.scale(mark) }),
       s("text", { class: "tick", x: MARGIN.left - 6, y: y.scale(mark) + 4, "text-anchor": "end" }, y.text(mark)));

@@ -14,7 +14,7 @@ const FLAT = 380; // height of a map whose cells need not be square
  * @param map {values, rows, columns, kind, describe, hidden, cell, readout}
  *   rows and columns: {label, names}; kind: "share" from 0 to 1, "sequence" from 0 to the largest,
  *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels; tall: height of a row;
- *   shade: from a number to its share of the ramp, whose ends are then named by `ends`;
+ *   shade: from a number to its share of the ramp, whose ends are then named by `ends`, or numbers on it by `ticks`;
  *   choose: called with the row and column of a cell that is clicked, or read and entered;
  *   marked: {side: "row" or "column", index} with a frame around it
  */
@@ -44,7 +44,8 @@ function draw(host, map) {
   const cell = Math.min(map.cell ?? 26, (width - left - 2) / columns);
   const tall = map.tall ?? (map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4));
   const slanted = isSlanted(map, cell);
-  const sizes = { left, top: 2, cell, tall, right: left + cell * columns, bottom: 2 + tall * rows };
+  const top = Math.max(2, (TICK - tall) / 2 + 1); // the first row's name is whole
+  const sizes = { left, top, cell, tall, right: left + cell * columns, bottom: top + tall * rows };
   const canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `${map.describe} Arrow keys read the cells${map.choose ? ", Enter chooses a row" : ""}.` });
   const height = sizes.bottom + (slanted ? slanted.room : 38);
   const ratio = devicePixelRatio || 1;
@@ -162,11 +163,15 @@ function isSlanted(map, cell) {
 
 function key(map, most, colour) {
   if (map.binary) return "";
-  const low = map.kind === "diverging" ? -most : 0;
-  const stops = Array.from({ length: 9 }, (_, i) => (map.shade ? css(sequence(i / 8)) : colour(low + ((most - low) * i) / 8)));
+  const all = map.values.flat();
+  const low = map.kind === "diverging" && all.some((value) => value < 0) ? -most : 0;
+  const high = low < 0 && !all.some((value) => value > 0) ? 0 : most;
+  const stops = Array.from({ length: 9 }, (_, i) => (map.shade ? css(sequence(i / 8)) : colour(low + ((high - low) * i) / 8)));
   const bar = h("span", { class: "ramp" });
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  return h("p", { class: "key" }, map.ends?.[0] ?? number(low, 3), bar, map.ends?.[1] ?? number(most, 3));
+  if (!map.ticks) return h("p", { class: "key" }, map.ends?.[0] ?? number(low, 3), bar, map.ends?.[1] ?? number(high, 3));
+  bar.append(...map.ticks.map((value) => h("span", { style: { left: `${100 * map.shade(value)}%` } }, number(value))));
+  return h("p", { class: "key ticked" }, bar);
 }
 
 function listen(canvas, readout, map, sizes, pen, clean) {

@@ -195,7 +195,7 @@ function stripes({ heads, columns, colour }, [row, column]) {
 function sentence(picture, now) {
   const own = (now.side === "row" ? picture.rows : picture.columns).pieces[now.index];
   const other = (now.side === "row" ? picture.columns : picture.rows).pieces;
-  const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).filter(([weight], i) => i === 0 || weight >= LEAST_SAID).slice(0, 5)
+  const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).filter(([weight], i) => i === 0 || weight >= Math.max(LEAST_SAID, picture.least)).slice(0, 5)
     .map(([weight, i]) => `“${spokenPiece(other[i])}” ${number(weight, 3)}`);
   return `“${spokenPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (${picture.heads.length === 1 ? `head ${picture.heads[0].head + 1}` : "the mean of the heads that are on"}).`;
 }

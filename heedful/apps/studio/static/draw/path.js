@@ -32,7 +32,12 @@ function draw(host, chart) {
     const dot = s("circle", { cx: x, cy: y, r: 4.5, fill: css(sequence(0.25 + (0.75 * i) / last)), class: "dot" });
     dot.append(s("title", {}, `${chart.name} ${i}: ${number(chart.points[i][0], 3)}, ${number(chart.points[i][1], 3)}`));
     svg.append(dot);
-    if (i % every === 0) svg.append(s("text", { class: "tick", x: x + 7, y: y - 5 }, i));
   });
+  // Numbers stand outside the curve, and above all dots.
+  for (let i = 0; i < places.length; i += every) {
+    const [dx, dy] = places[i].map((value) => value - size / 2);
+    const away = 14 / (Math.hypot(dx, dy) || 1);
+    svg.append(s("text", { class: "tick", x: places[i][0] + away * dx, y: places[i][1] + away * dy + 4, "text-anchor": "middle" }, i));
+  }
   host.replaceChildren(svg);
 }

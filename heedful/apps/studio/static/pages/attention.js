@@ -1,3 +1,4 @@
+import { addressOf } from "../address.js";
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
@@ -15,15 +16,15 @@ export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
 
 const PARTS = {
-  encoder: ["Encoder", "Words of the text attend to each other."],
-  decoder: ["Decoder", "Each word attends to itself and to the words before it."],
-  cross: ["Cross", "The word that is being written attends to the words of the text."],
+  encoder: ["Encoder", "Words of the text attend to each other.", "Self-attention of the encoder"],
+  decoder: ["Decoder", "Each word attends to itself and to the words before it.", "Self-attention of the decoder"],
+  cross: ["Cross", "The word that is being written attends to the words of the text.", "Cross-attention"],
 };
 
 const SIDES = {
   encoder: ["query", "key"],
   decoder: ["query", "key"],
-  cross: ["being written", "words of the text"],
+  cross: ["being written", "the text"],
 };
 
 export const defaults = (studio) => ({
@@ -55,12 +56,12 @@ export function mount({ root, below, side, state, studio }) {
   const beside = h("div", {}, whole.element, heads, measured,
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
   root.append(h("div", { class: "pair" }, body, beside));
+  const hears = hearing(below, state, second);
   const named = labelled(below, state);
   const relations = h("div", {});
   below.append(relations);
   const relate = () => relations.replaceChildren(relationSection(studio, state.values.model,
     (each) => state.set({ part: each.part === last?.part ? state.values.part : each.part, layer: each.layer - 1, heads: [String(each.head - 1)] }, { step: true })));
-  const hears = hearing(below, state, second);
 
   let last = null;
   let clicked = false;
@@ -118,7 +119,7 @@ export function mount({ root, below, side, state, studio }) {
     layer.querySelector("select").value = String(last.layer);
     headButtons(heads, { state, own, on: on(), last, named: named.found(), relationOf: (head) => relationName(studio, state.values.model, { ...last, head }) });
     measured.textContent = on().length === 1 ? relationEvidence(studio, state.values.model, { ...last, head: on()[0] }) : "";
-    draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
+    draw(body, { state, last: { ...last, answer: second.answer, requested: second.asked(), kind: place?.kind }, own, on: on(), choose });
     mark();
   }
   const mark = () => markHead(whole.host, last.layer, on());
@@ -149,7 +150,7 @@ export function mount({ root, below, side, state, studio }) {
   const nameOf = (l, head) => {
     const answer = named.found();
     const label = answer && answer.part === (last?.part ?? answer.part) ? answer.labels.find((each) => each.layer === l && each.head === head) : null;
-    const pattern = label ? (label.clear ? label.kind : `leans to “${label.kind}”`) : undefined;
+    const pattern = label?.clear ? label.kind : undefined;
     const relation = last ? relationName(studio, state.values.model, { part: last.part, layer: l, head }) : undefined;
     return [relation, pattern].filter(Boolean).join("; ") || undefined;
   };
@@ -200,7 +201,7 @@ function headButtons(place, { state, own, on, last, named, relationOf }) {
     return h("button", {
       type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
       onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
-    }, swatch, String(head + 1), relation ? h("span", { class: "label" }, relation) : null, label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.clear ? label.kind : `leans to ${label.kind}`) : null);
+    }, swatch, String(head + 1), relation ? h("span", { class: "label" }, relation) : null, label?.clear ? h("span", { class: "label" }, label.kind) : null);
   }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
   if (focused > 0) place.children[focused]?.focus();
 }
@@ -211,11 +212,11 @@ function draw(body, { state, last, own, on, choose }) {
   const [rows, columns] = [shown.rows.pieces, shown.columns.pieces];
   const [looking, lookedAt] = SIDES[last.part];
   const heads = on.map((head) => ({ head, weights: shown.maps.get(head) }));
-  const picture = figure(`${PARTS[last.part][0]}, layer ${own.blocks[last.layer] + 1}`);
+  const picture = figure(`${PARTS[last.part][2]}, layer ${own.blocks[last.layer] + 1}`);
   const left = own.heads - last.maps.size;
   picture.words.textContent = `${PARTS[last.part][1]} ${rows.length} × ${columns.length} weights for each head.`;
   body.append(last.answer, left && state.values.heads.includes(ALL)
-    ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others beside it.`) : "", picture.element, folded("In Python", () => inPython(last)));
+    ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others beside it.`) : "", picture.element, effects(last), folded("In Python", () => inPython(last)));
   if (!heads.length && view !== "lines") {
     picture.host.append(h("p", { class: "note" }, "All heads are off."));
     return;
@@ -226,7 +227,7 @@ function draw(body, { state, last, own, on, choose }) {
   const query = chosen?.side === "row" ? chosen.index : 0;
   const words = () => wordRow({ pieces: rows, chosen: query, choose: (row) => state.set({ row: state.values.words && shown !== last ? last.rows.words.indexOf(row) : row, column: -1 }, { step: true }), label: "Click a word to make it the query" });
   const names = { rows: { label: looking, names: rows.map(shownPiece) }, columns: { label: lookedAt, names: columns.map(shownPiece) } };
-  if (view === "neurons") neurons(picture, state, { head: on[0], query, words, asked: last.asked });
+  if (view === "neurons") neurons(picture, state, { head: on[0], query, words, asked: last.requested });
   else if (view === "strips") strips(picture, { heads, query, words, columns, own, names });
   else if (view === "matrix") matrixOf(picture, { heads, rows, columns, names, chosen, pick });
   else {
@@ -242,6 +243,13 @@ function chosenWord({ row, column }, { rows, columns }) {
   const index = (side, piece) => (side.pieces.length === side.words.length ? piece : side.words[piece]);
   if (row >= 0 && row < rows.words.length) return { side: "row", index: index(rows, row) };
   return column >= 0 && column < columns.words.length ? { side: "column", index: index(columns, column) } : null;
+}
+
+/** A weight says how much is taken, and not how much that matters: where the effect is measured. */
+function effects({ requested: { model, text }, kind }) {
+  const page = { translator: "translate", causal_lm: "decoding" }[kind];
+  return h("p", { class: "note" }, "A large weight is not yet a large effect. What a word changes is measured ",
+    page ? [h("a", { href: addressOf(page, new URLSearchParams({ model, text }).toString()) }, "in Why this word?"), ", and for a whole layer below."] : "below.");
 }
 
 function inPython(last) {
@@ -295,7 +303,7 @@ function labelled(below, state) {
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
   const place = section("Names of the heads",
-    h("p", {}, "What does a head look at? Its attention is measured on sentences that come with the model, or on yours. A head gets a name where its pattern is clear: for example “previous”, if most of its attention is on the word before. Many heads only lean to a pattern, and most do several things."),
+    h("p", {}, "Attention is measured on sentences that come with the model, or on yours. A head gets a name where its pattern is clear: “previous”, for example, if most of its attention is on the word before. Most heads do several things."),
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences of your own, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure), host);
   below.append(place);
@@ -332,9 +340,9 @@ function evidence(answer) {
   if (!answer.enough) {
     return [h("p", { class: "sentence" }, `${read}: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
   }
-  const clear = answer.labels.filter((each) => each.clear).length;
-  const lean = answer.labels.length - clear;
-  return [h("p", { class: "sentence" }, `${read}: of ${number(answer.count)} heads of this part ${number(clear)} ${clear === 1 ? "has" : "have"} a clear pattern, and ${number(lean)} ${lean === 1 ? "leans" : "lean"} to one.`),
-    answer.labels.length ? table(`Heads with a pattern, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
-      answer.labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.clear ? each.kind : `leans to “${each.kind}”`, number(each.evidence, 2), each.why])) : ""];
+  const [clear, lean] = [true, false].map((wanted) => answer.labels.filter((each) => each.clear === wanted));
+  const rows = (labels) => table(`Heads with a pattern, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
+    labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.kind, number(each.evidence, 2), each.why]));
+  return [h("p", { class: "sentence" }, `${read}: of ${number(answer.count)} heads of this part ${number(clear.length)} ${clear.length === 1 ? "has" : "have"} a clear pattern.`),
+    clear.length ? rows(clear) : "", lean.length ? folded(`${number(lean.length)} that only lean to a pattern`, () => rows(lean)) : ""];
 }

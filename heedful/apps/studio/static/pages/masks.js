@@ -5,24 +5,27 @@ import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 
 export const defaults = () => ({
-  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16,
+  mask: "causal", length: 16, padding: 0, segments: 1, bias: "alibi", heads: 8, head: 1, max_distance: 16,
 });
 
 const EXAMPLES = [
-  ["causal", "Causal: a decoder"],
-  ["everything", "Everything: an encoder"],
-  ["window(3)", "Window: near on both sides"],
-  ["causal & window(4)", "Causal window"],
-  ["causal | prefix(5)", "Prefix language model"],
-  ["window(3) | prefix(2)", "Window and global tokens"],
-  ["causal & segment", "Packed texts, causal"],
-  ["causal & strided(4)", "Strided (Sparse Transformer)"],
-  ["causal & fixed(4, 1)", "Fixed (Sparse Transformer)"],
-  ["dilated(3, 2)", "Dilated window"],
-  ["window(2) | global(1)", "Window and global tokens (Longformer)"],
-  ["window(2) | global(1) | random(2, 1, 16, 1)", "With random blocks (BigBird)"],
-  ["window_2d(4, 2, 2)", "Window of an image, 4 columns"],
+  ["causal", "Only words before: a decoder"],
+  ["everything", "All words: an encoder"],
+  ["window(3)", "Near words on both sides"],
+  ["causal & window(4)", "Only the last four words"],
+  ["causal | prefix(5)", "A beginning that all see"],
 ];
+const MORE = [
+  ["window(3) | prefix(2)", "Near words and the first two"],
+  ["causal & segment", "Several texts in one row"],
+  ["causal & strided(4)", "Near words and every fourth (strided)"],
+  ["causal & fixed(4, 1)", "Blocks of four and their last words (fixed)"],
+  ["dilated(3, 2)", "Every second word nearby (dilated)"],
+  ["window(2) | global(1)", "Near words and one for all (global)"],
+  ["window(2) | global(1) | random(2, 1, 16, 1)", "The same with random pairs"],
+  ["window_2d(4, 2, 2)", "Near patches of a picture, 4 in a row"],
+];
+const SHARES = [0, 0.1, 0.25, 0.5, 1];
 const PACKED = "causal & segment";
 const SENTENCE = "The cat sat on the mat because it was tired and the sun was so warm".split(" ");
 
@@ -34,29 +37,37 @@ export async function mount({ root, side, state }) {
       h("li", {}, h("code", {}, settings.length ? `${name}(${settings.join(", ")})` : name), ` ${about}`))));
     return list;
   });
-  const examples = EXAMPLES.map(([mask, name]) =>
-    button(name, () => state.set({ mask, segments: mask === PACKED ? 3 : 1 }, { step: true }), { quiet: true }));
+  const example = ([mask, name]) => {
+    const made = button(name, () => state.set({ mask, segments: mask === PACKED ? 3 : 1 }, { step: true }), { quiet: true });
+    made.dataset.mask = mask;
+    return made;
+  };
+  const group = (label, all) => h("div", { class: "field examples", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(example));
   const biasControls = [
     slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
     slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
+  const more = h("details", {}, h("summary", {}, "More masks"),
+    group("Masks of long texts", MORE),
+    text(state, "mask", { label: "Mask: combine with & and |", code: true }),
+    words,
+    slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
+    slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }));
   side.append(
     panel(
-      h("div", { class: "field examples", role: "group", "aria-label": "Examples" }, h("span", { class: "label" }, "Examples"), examples),
-      text(state, "mask", { label: "Mask: combine with & and |", code: true }),
-      words,
+      group("Who may look at whom", EXAMPLES),
+      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi: a penalty for distance"], ["t5", "T5: a number for each bucket of distances"], ["relative_keys", "relative keys (Shaw)"]] }),
+      ...biasControls,
       slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
-      slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
-      slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }),
-      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative_keys", "relative keys (Shaw)"]] }),
-      ...biasControls));
+      more));
   root.append(pictures);
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
   const arrange = ({ mask, bias }) => {
-    examples.forEach((each, i) => each.setAttribute("aria-pressed", String(EXAMPLES[i][0] === mask)));
+    for (const each of side.querySelectorAll("[data-mask]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask));
+    more.open ||= !EXAMPLES.some(([own]) => own === mask);
     biasControls[0].hidden = biasControls[1].hidden = bias === "none";
     biasControls[2].hidden = bias !== "t5" && bias !== "relative_keys";
   };
@@ -69,13 +80,28 @@ export async function mount({ root, side, state }) {
   await known;
 }
 
+/** What is added to the scores: nothing or −∞ by the mask, and the bias. */
+function addedPicture({ host, words, element }, { found, hidden, sides, names, state }) {
+  const { bias, head } = state.values;
+  element.querySelector("h3").textContent = found.added ? "Mask and bias" : "Who sees whom";
+  if (!found.added) {
+    words.textContent = "Filled: the pair is allowed. Empty: it is hidden.";
+    heatMap(host, {
+      values: found.visible, kind: "share", binary: true, ...sides, describe: `${names.length} queries by ${names.length} keys. ${found.sentence}`,
+      readout: (i, j, seen) => `query ${names[i]} ${seen ? "sees" : "does not see"} key ${names[j]}`,
+    });
+    return;
+  }
+  words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? "The farther, the lower." : "Training learns these numbers; here they are random, to show which pairs share one."}`;
+  heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
+}
+
 function drawn(host, state) {
-  const who = figure("Visible pairs");
-  const added = figure("Bias of each score");
-  const left = figure("Weights that remain", "When all queries and keys are alike. Colours follow the square root of the weight, so that small ones are seen.");
+  const added = figure("Who sees whom");
+  const left = figure("Weights that remain", "The attention if all words fit equally well, so that nothing else decides.");
   const sentence = h("p", { class: "sentence" });
   const numbers = h("div", {});
-  host.append(sentence, numbers, h("div", { class: "columns" }, who.element, added.element, left.element));
+  host.append(sentence, h("div", { class: "columns" }, added.element, left.element), numbers);
   return (found) => {
     const length = found.visible.length;
     const hidden = found.visible.map((row) => row.map((seen) => !seen));
@@ -86,18 +112,8 @@ function drawn(host, state) {
     numbers.replaceChildren(facts([
       ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
       ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
-      ["keys of the last query, from 0", found.bounds.map(([first, last]) => `${first} to ${last}`).join(", ") || "none", "bounds"],
     ]));
-    heatMap(who.host, {
-      values: found.visible, kind: "share", binary: true, ...sides,
-      describe: `${length} queries by ${length} keys. ${found.sentence}`,
-      readout: (i, j, seen) => `query ${names[i]} ${seen ? "sees" : "does not see"} key ${names[j]}`,
-    });
-    added.element.hidden = found.added === null;
-    if (found.added !== null) {
-      heatMap(added.host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${state.values.head} adds to each score.` });
-      added.words.textContent = state.values.bias === "alibi" ? "" : "Training learns these numbers. Here they are random, to show which pairs share one.";
-    }
-    heatMap(left.host, { values: found.weights, kind: "sequence", shade: Math.sqrt, ends: ["0", "1"], hidden, ...sides, describe: "Weights when all raw scores are equal." });
+    addedPicture(added, { found, hidden, sides, names, state });
+    heatMap(left.host, { values: found.weights, kind: "sequence", shade: Math.sqrt, ticks: SHARES, hidden, ...sides, describe: "Weights when all raw scores are equal." });
   };
 }

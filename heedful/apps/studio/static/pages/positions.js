@@ -54,7 +54,7 @@ export function mount({ root, side, state }) {
       ...Object.values(fields)),
     panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
       slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })));
-  root.append(body, wordOrder(state), section("Past the trained length", past));
+  root.append(wordOrder(state), section("How positions are given", body), section("Past the trained length", past));
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -124,11 +124,11 @@ function beyond(host, found) {
   }
   if (found.form === "angles") {
     const share = figure("Pairs of channels at an angle that training never showed", "Their share, by position.");
-    const map = figure("Each pair of channels, by position", "The cosine of its angle; hatched where training never showed that angle. Fast pairs above, slow ones below.");
+    const map = figure("Each pair of channels, by position", `The cosine of its angle${found.step > 1 ? `, as the mean of ${found.step} positions` : ""}; hatched where training never showed that angle. Fast pairs above, slow ones below.`);
     host.replaceChildren(sentence, share.element, map.element);
     const last = found.places.at(-1);
     beyondChart(share.host, {
-      series: [{ name: "share", points: found.places.map((place, i) => [place, found.share[i]]) }], trained: found.trained, last, x: "position", y: "share of pairs",
+      series: [{ name: "share", points: found.places.map((place, i) => [place, found.share[i]]) }], trained: found.trained, last, reach: found.reach, x: "position", y: "share of pairs",
       describe: "The share of pairs of channels at an angle that training never showed.",
     });
     heatMap(map.host, {
@@ -152,11 +152,11 @@ function drawn(host) {
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
       const row = figure("One position's vector", "Point at a row above, or go there with the arrow keys.");
-      const near = figure("Dot product by distance", "The mean over all pairs of positions at this distance.");
-      const angle = figure("Cosine by distance", "The same, whatever the lengths of the vectors.");
+      const near = figure("How alike two positions are", "The dot product of their vectors by distance, as the mean over all pairs.");
+      const angle = figure("Whatever the lengths of the vectors", "Their cosine by distance.");
       const plane = figure("Two main directions");
-      // The vectors of sines and cosines are all of one length: their cosine is the same curve as the product.
-      const waves = scheme === "sinusoidal";
+      // Channels come in pairs, which are two curves; vectors of one length have one curve of products and cosines.
+      const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
       host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, row.element, near.element, waves ? "" : angle.element, plane.element));
       sentence.textContent = found.sentence;
       heatMap(table.host, {
@@ -174,7 +174,7 @@ function drawn(host) {
         shown = position;
         row.element.querySelector("h3").textContent = `The vector of position ${position}`;
         const points = found.table[position].map((value, channel) => [channel, value]);
-        const series = waves ? ["sines", "cosines"].map((name, i) => ({ name, points: points.filter(([channel]) => channel % 2 === i) })) : [{ name: `position ${position}`, points }];
+        const series = waves ? waves.map((name, i) => ({ name, points: points.filter(([channel]) => channel % 2 === i) })) : [{ name: `position ${position}`, points }];
         lineChart(row.host, {
           series: series.map((each) => ({ ...each, dots: points.length <= 64 })),
           x: { label: "channel" }, y: { label: "value" }, describe: `The ${scheme} vector of position ${position}, channel by channel.`,
