@@ -156,3 +156,37 @@ def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     beside = page.locator("figure", has_text="What the model reads").locator("li").first
     assert abs(beside.bounding_box()["y"] - tops[0]) < 12
     assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale
+
+
+def test_the_alignment_opens_at_the_pronoun(sight: Any) -> None:
+    page = sight.open("translate")
+    assert page.locator("#translation [aria-pressed=true]").inner_text() == "sie"
+    assert "“it” 41 %" in page.locator(".readout").first.inner_text()
+    page.wait_for_selector(".alternatives li")
+    assert page.locator(".alternatives .note").first.inner_text() == "94 %"
+
+
+def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
+    page = sight.open("runs")
+    page.wait_for_selector(".multiples svg")
+    assert page.get_by_label("english", exact=True).is_checked()
+    told = page.locator(".sentence").first.inner_text()
+    assert "from 4.62 to 3.39" in told
+    assert "a choice among 30 pieces" in told  # e to the power of the loss
+    assert not page.get_by_label("Score to reach").is_visible()  # nothing beside it
+    page.get_by_label("english-masked", exact=True).check()
+    differing = page.locator("[aria-label='Settings in which they differ']")
+    differing.wait_for()
+    assert "model.dropout" in differing.inner_text()
+    assert "model.width" not in differing.inner_text()  # that of the model it began from
+    page.get_by_label("english", exact=True).uncheck()
+    page.get_by_text("goes on from a model").wait_for()
+
+
+def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: Any) -> None:
+    page = sight.open("builder")
+    page.set_viewport_size({"width": 1280, "height": 700})
+    sight.idle()
+    page.evaluate("scrollTo({ top: 1200, behavior: 'instant' })")
+    bottom = "document.querySelector('.side').getBoundingClientRect().bottom"
+    assert page.evaluate(f"{bottom} <= innerHeight")

@@ -160,7 +160,8 @@ def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
     titles = page.locator(".multiples h3").all_inner_texts()
     assert titles == ["Loss", "BLEU", "Learning rate", "Tokens per second"]
     legend = page.locator(".legend li").all_inner_texts()
-    assert legend == ["first", "first, validation", "second", "second, validation"]
+    names = ("first", "second")
+    assert legend == [f"{name}, {kind}" for name in names for kind in ("training", "validation")]
 
     loss = charts(page).first
     loss.focus()
@@ -257,10 +258,15 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     page = visit.open("runs")
     rows = page.locator("[aria-label='State of the runs'] tbody tr").all_inner_texts()
     assert "60" in rows[0]
-    assert "bleu 30" in rows[0]
+    assert "BLEU 30" in rows[0]
+    assert "bits" not in rows[0]  # the loss in another unit
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     assert "schedule.peak_learning_rate" in differing.inner_text()
-    assert "no sample translations" in page.locator("main").inner_text()
+    assert not page.get_by_role("heading", name="Sample translations").is_visible()
+    page.get_by_text("More figures and scales").click()
+    page.get_by_label("perplexity", exact=True).check()
+    visit.until("[...document.querySelectorAll('.multiples h3')].at(-1).innerText === 'Perplexity'")
+    assert page.get_by_label("loss", exact=True).is_checked()
 
     page.get_by_label("Lines to translate").fill("the cat sat\na dog")
     page.wait_for_selector('[aria-label="Texts of each run\'s best model"]')

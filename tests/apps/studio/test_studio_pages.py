@@ -324,7 +324,11 @@ def test_translate(visit: Any, given: Any) -> None:
     page.wait_for_selector("#translation")
     visit.idle()
     assert page.locator("#translation").inner_text() == str(expected)
+    page.get_by_text("Scores and pieces").click()
     assert visit.fact("score") == visit.shown(expected.score)
+    chance = math.exp(expected.score)
+    shown = page.locator(".rank .count").first.inner_text()
+    assert shown.endswith(" %") if chance >= 0.1 else shown.startswith("1 in ")
     ranks = page.locator(".rank span:first-child").all_inner_texts()
     assert ranks == [str(each) for each in expected.n_best]
 
@@ -334,6 +338,8 @@ def test_translate(visit: Any, given: Any) -> None:
         "words => words.map(word => Number(getComputedStyle(word).getPropertyValue('--weight')))"
     )
     assert lit == pytest.approx(expected.alignment.matrix[0], abs=1e-3)
+    drawn = [weight for weight in expected.alignment.matrix[0] if weight >= 0.05]
+    assert page.locator(".word-line.strong").count() == len(drawn)
 
     # Clicking one offers others, and going on from one keeps it.
     word = page.locator("#translation button").nth(1)
@@ -355,7 +361,12 @@ def test_translate(visit: Any, given: Any) -> None:
     assert page.locator("#translation").inner_text() == str(again)
     page.get_by_role("button", name="Remove the beginning").click()
     visit.until(f"document.querySelector('#translation').innerText === {json.dumps(str(expected))}")
-    assert page.locator(".alternatives li").count() == 0
+    # A word is chosen by itself, with others in its place; why it stands there is asked for.
+    page.wait_for_selector(".alternatives li")
+    assert page.locator("#translation [aria-pressed=true]").count() == 1
+    assert page.locator(".why section").count() == 0
+    page.get_by_role("button", name="and no other word?").click()
+    page.wait_for_selector(".why section")
 
 
 def test_words_that_are_improbable_are_underlined(visit: Any, given: Any) -> None:

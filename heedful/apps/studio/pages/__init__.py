@@ -168,17 +168,16 @@ PAGES: tuple[Page, ...] = (
         "translate",
         "Translate",
         "A translation, the source of each word, and other words in its place.",
-        "Point at a word to see the words it is aligned with: cross-attention, recomputed for the "
-        "finished translation. Click a word of the translation for other words in its place, and "
-        "continue from your choice. Scores are natural logarithms of probabilities.",
+        "The lines show where each word of the translation looks in the text: its cross-attention. "
+        "Click a word of the translation for others in its place, and go on from your choice.",
     ),
     Page(
         "runs",
         "Runs",
         "Curves of training runs as they grow, and texts of their models.",
-        "Curves of the numbers that runs log, read again every few seconds. Several runs are "
-        "compared by their scores and by the settings in which they differ. Below are sentences as "
-        "translated at each validation, and the models' texts for lines that you type.",
+        "Training lowers the loss: how surprised a model is by the next piece of a text. On texts "
+        "that it learns from it falls in any case; what counts is the loss on texts that it never "
+        "learns from, measured at each validation. Runs that train grow here as they write.",
     ),
 )
 """All pages, in the order of the course."""

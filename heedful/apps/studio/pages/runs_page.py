@@ -274,9 +274,12 @@ def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
         return []
     every = {name: flat(log.settings().plain()) for name, log in logs.items()}
     keys = dict.fromkeys(key for values in every.values() for key in values)
+    # A run that begins from another model has that model's sizes, and names none of its own.
+    begun = [every[name] for name, log in logs.items() if log.settings().init is not None]
     rows = [
         {"setting": key, "values": [_setting(values.get(key)) for values in every.values()]}
         for key in keys
+        if not (key.startswith("model.") and any(values.get(key) is None for values in begun))
     ]
     return [row for row in rows if len(set(row["values"])) > 1]
 

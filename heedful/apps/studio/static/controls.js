@@ -89,7 +89,8 @@ export function several(state, name, { label, options }) {
       box.checked = state.values[name].includes(option);
       box.addEventListener("change", () => {
         const chosen = boxes.filter((each) => each.box.checked).map((each) => each.option);
-        state.set({ [name]: chosen }, { step: true });
+        const others = state.values[name].filter((value) => !boxes.some((each) => each.option === value));
+        state.set({ [name]: [...others, ...chosen] }, { step: true });
       });
       return { box, option, words };
     });

@@ -13,13 +13,28 @@ export function duration(seconds) {
 }
 
 const tokens = (count) => (count === null || count === undefined ? "–" : engineering(count));
-const spoken = (name) => name.replaceAll("_", " ");
+const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second", tokens: "tokens of an update", total_tokens: "tokens so far", seconds: "seconds so far" };
+export const figureName = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+const ENDS = [[/^max_steps = (\d+) reached/, "steps"], [/^max_epochs = (\d+) reached/, "passes over the data"], [/^max_minutes = (\d+) reached/, "minutes"]];
+
+/** Why a run ended, from the words of its record. */
+function endOf(reason) {
+  const [limit, unit] = ENDS.find(([form]) => form.test(reason)) ?? [];
+  return limit ? `complete: ${number(Number(limit.exec(reason)[1]))} ${unit}` : reason;
+}
+
 const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(value, 3)}`);
 
-export function stateOf(run) {
+function stateOf(run) {
   if (run.training) return run.left > 0 ? `in training, about ${duration(run.left)} left` : "in training";
-  if (run.done) return run.begun ? `${run.done}, begun from another model's weights` : run.done;
+  if (run.done) return run.begun ? `${endOf(run.done)}, begun from another model's weights` : endOf(run.done);
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
+}
+
+/** The scores of the newest validation, one below the other; bits are the loss in another unit. */
+function newest(run) {
+  const scores = Object.entries(run.newest).filter(([name]) => !["step", "bits_per_token"].includes(name));
+  return scores.length ? h("span", { class: "stacked" }, scores.map(([name, value]) => h("span", {}, `${figureName(name)} ${number(value)}`))) : "–";
 }
 
 export function comparison(state) {
@@ -29,14 +44,15 @@ export function comparison(state) {
   const score = choice(state, "score", { label: "Score", options: [["", "the one that chooses the model"]] });
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
-  const element = section("Runs side by side", standing, controls, scores, differences);
+  const scored = h("div", { hidden: true }, controls, scores);
+  const element = section("State and scores", standing, scored, differences);
 
   const ask = live(scores, (signal) => {
     const { runs, score: chosen, target: goal } = state.values;
     const wanted = Number(goal.replace(",", "."));
     return call("runs", "compare", { runs, score: chosen, target: goal.trim() === "" || !Number.isFinite(wanted) ? null : wanted }, signal);
   }, (found) => {
-    score.fill([["", "the one that chooses the model"], ...found.scores.map((name) => [name, spoken(name)])]);
+    score.fill([["", "the one that chooses the model"], ...found.scores.map((name) => [name, figureName(name)])]);
     controls.hidden = !found.scores.length;
     if (!found.score) {
       scores.replaceChildren(found.runs.length ? h("p", { class: "note" }, "None of these runs was validated yet.") : "");
@@ -46,7 +62,7 @@ export function comparison(state) {
     const top = found.lower_is_better ? Math.min(...best) : Math.max(...best);
     const first = found.runs.find((run) => run.best !== null);
     const goal = number(found.target);
-    scores.replaceChildren(table(`Validation: ${spoken(found.score)}${found.lower_is_better ? ", less is better" : ""}`,
+    scores.replaceChildren(table(`Validation: ${figureName(found.score)}${found.lower_is_better ? ", less is better" : ""}`,
       ["run", "best", "at step", ...(best.length > 1 ? [`beside ${first.name}`] : []), "newest", `step at ${goal}`, `time to ${goal}`, `target tokens to ${goal}`],
       found.runs.map((run) => [run.name, run.best === top ? h("strong", {}, number(run.best)) : number(run.best), number(run.best_step),
         ...(best.length > 1 ? [run === first || run.best === null ? "–" : signed(run.difference)] : []), number(run.newest),
@@ -58,9 +74,9 @@ export function comparison(state) {
     /** Show how far the runs are. */
     show(found) {
       element.hidden = !found.runs.length;
-      standing.replaceChildren(table("State of the runs", ["run", "state", "step", "of", "time", "target tokens", "tokens a second", "newest validation"], found.runs.map((run) => [
-        run.name, stateOf(run), number(run.step), number(run.max_steps), duration(run.seconds), tokens(run.total_tokens), number(run.tokens_per_second, 3),
-        Object.entries(run.newest).filter(([name]) => name !== "step").map(([name, value]) => `${spoken(name)} ${number(value)}`).join(", ") || "–"])));
+      scored.hidden = found.runs.length < 2; // a run alone is compared with none
+      standing.replaceChildren(table("State of the runs", ["run", "state", "step", "time", "target tokens", "tokens a second", "newest validation"], found.runs.map((run) => [
+        run.name, stateOf(run), `${number(run.step)}${run.max_steps && run.max_steps !== run.step ? ` of ${number(run.max_steps)}` : ""}`, duration(run.seconds), tokens(run.total_tokens), number(run.tokens_per_second, 3), newest(run)])));
       differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
     },
   };

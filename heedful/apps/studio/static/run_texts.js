@@ -13,7 +13,6 @@ const marked = (words) => h("span", { dir: "auto", class: "sample" }, words.flat
 
 /** How the translation of a sentence changed from one validation to the next. */
 export function textsOverTime(state) {
-  const place = h("div", {});
   const sentence = choice(state, "sentence", { label: "Sentence of the validation data", options: [[-1, CHANGED_MOST]] });
   const range = h("input", { type: "range", id: "history-step", min: 0, max: 0, step: 1 });
   const said = h("output", { for: "history-step", class: "count" });
@@ -21,9 +20,8 @@ export function textsOverTime(state) {
   const now = h("div", { "aria-live": "polite" });
   const all = h("div", {});
   const controls = h("div", { class: "panel" }, sentence, sliding);
-  const body = h("div", {}, place, controls, now, all);
-  const about = h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked.");
-  const element = section("Sample translations over time", about, body);
+  const body = h("div", {}, controls, now, all);
+  const element = section("Sample translations over time", h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked."), body);
   let answer = null;
 
   const steps = () => [...new Set(answer.runs.flatMap((run) => run.texts.map((each) => each.step)))].sort((a, b) => a - b);
@@ -36,13 +34,8 @@ export function textsOverTime(state) {
   function draw() {
     if (!answer) return;
     const found = answer.source === null ? [] : steps();
-    controls.hidden = about.hidden = !found.length;
-    place.replaceChildren(found.length ? "" : h("p", { class: "note" }, "The chosen runs have written no sample translations. A run of translation writes some at each validation that decodes."));
-    if (!found.length) {
-      now.replaceChildren();
-      all.replaceChildren();
-      return;
-    }
+    element.hidden = !found.length; // a run of translation writes some at each validation that decodes
+    if (!found.length) return;
     const { at } = state.values;
     const chosen = at < 0 ? found.at(-1) : found.reduce((best, step) => (Math.abs(step - at) < Math.abs(best - at) ? step : best));
     range.max = found.length - 1;
@@ -98,7 +91,7 @@ export function typedLines(state) {
     for (const old of written.querySelectorAll(":scope > .result")) old.remove();
     if (!found.lines.length) return;
     written.append(h("div", { class: "result" }, table("Texts of each run's best model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
-      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]))));
+      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]), { words: true, class: "figures wrapped" })));
   });
   return { element, ask };
 }

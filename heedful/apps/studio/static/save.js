@@ -110,5 +110,8 @@ export function saves(root, title = () => titleIn(root)) {
       else drawn.observe(root, { subtree: true, childList: true, attributeFilter: ["hidden"] });
     },
   }, "Save");
-  return h("div", { class: "saves" }, opener, row);
+  const control = h("div", { class: "saves" }, opener, row);
+  // It stands above every drawing, also where a page names it after one.
+  queueMicrotask(() => root.nextElementSibling === control && root.before(control));
+  return control;
 }

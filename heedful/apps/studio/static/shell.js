@@ -49,6 +49,8 @@ function sideColumn() {
       opener.focus();
     }
   });
+  // A panel that is taller than the window goes along with the page until its end is seen.
+  new ResizeObserver(() => side.style.setProperty("--tall", `${side.offsetHeight}px`)).observe(side);
   return { side, opener };
 }
 

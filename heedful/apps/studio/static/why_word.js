@@ -56,6 +56,7 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
       h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, deep, anew);
   const against = () => (contrast.value === "" ? null : Number(contrast.value));
   const other = () => (against() === null ? null : spokenPiece(contrast.selectedOptions[0].dataset.piece));
+  const measured = () => (other() ? "this difference" : "the log-probability");
   const again = writeAgain(anew, title, asked);
 
   const askShares = live(first, (signal) => call("translate", "why", { ...asked, against: against(), way: way.value }, signal), (found) => {
@@ -66,9 +67,9 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
     const sides = Object.entries(found.sides).map(([name, side]) => [name, byWord(side)]);
     const words = sides.flatMap(([name, each]) => each.map((word) => ({ ...word, written: name === "decoder" })));
     const best = words.reduce((most, word) => (word.score > most.score ? word : most));
-    said.textContent = `${other() ? `The logit of “${spokenPiece(found.piece)}” less that of “${other()}”` : `The log-probability of “${spokenPiece(found.piece)}”`} is ${number(found.value, 3)}. “${best.name}” speaks for it most: ${number(best.score, 3)}.`;
+    said.textContent = `${other() ? `The logit of “${spokenPiece(found.piece)}” less that of “${other()}”` : `The log-probability of “${spokenPiece(found.piece)}”`} is ${number(found.value, 3)}. “${best.name}” speaks for it most: ${number(best.score, 3)}${way.value === "silence" && !other() && best.score > 0 && best.score < 300 ? `, as without it the word would be ${number(Math.exp(best.score), 2)} times less likely` : ""}.`;
     shares.words.textContent = way.value === "silence"
-      ? "What the value loses when nothing may attend to the word: above 0 the word speaks for it, below 0 against it. The last written word asks, so it stays."
+      ? `By how much ${measured()} falls when nothing may attend to a word: above 0 that word speaks for “${spokenPiece(found.piece)}”, below 0 against it. The last written word asks, so it stays.`
       : `Shares of the change from unknown words alone (${number(found.baseline, 3)}) to this text (${number(found.value, 3)}), by integrated gradients. They add up to ${number(words.reduce((sum, word) => sum + word.score, 0), 3)}, where ${number(found.value - found.baseline, 3)} would be exact.`;
     heatMap(shares.host, {
       values: [words.map((word) => word.score)], kind: "diverging", cell: 46, tall: 34, rows: { label: "", names: [spokenPiece(found.piece)] },
@@ -85,7 +86,7 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
     tops.replaceChildren(table("The likeliest piece after each block", ["block", "piece", "probability"], found.layers.map((layer, l) => [l === 0 ? "embedding" : l, shownPiece(layer.best), number(layer.probability, 3)])));
     const strongest = [...found.parts].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, MOST_PARTS);
     rankedBars(parts.host, strongest.map(({ name, score }) => ({ name: partInWords(name), value: score })), { label: "part of the logit", describe: "What each sub-layer adds." });
-    again.heads(found.heads);
+    again.heads(found.heads, measured());
   });
   contrast.addEventListener("change", () => {
     askShares();
@@ -123,9 +124,9 @@ function writeAgain(host, title, { model, line }) {
       if (words.childElementCount) return;
       words.append(h("span", { class: "note" }, "Silent:"), ...found.filter((word) => !word.special).map((word, i) => press(word.name, (on) => (on ? silent.set(i, word.tokens) : silent.delete(i)))));
     },
-    heads(found) {
+    heads(found, value) {
       off.clear();
-      heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, "Heads that weigh most, and what each adds to the value:"), ...found.map(({ address, effect }) =>
+      heads.replaceChildren(...(found.length ? [h("span", { class: "note" }, `The heads that weigh most, and about how much each adds to ${value}. A click switches one off:`), ...found.map(({ address, effect }) =>
         press(`${partInWords(address)}: ${number(effect, 2)}`, (on) => (on ? off.add(address) : off.delete(address))))] : []));
       ask();
     },

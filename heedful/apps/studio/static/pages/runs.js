@@ -4,35 +4,35 @@ import { figure, h, number } from "../dom.js";
 import { series as colour } from "../draw/colours.js";
 import { legendOf, lineChart } from "../draw/lines.js";
 import { linkedCharts } from "../draw/linked.js";
-import { comparison, duration, stateOf } from "../run_comparison.js";
+import { comparison, duration, figureName } from "../run_comparison.js";
 import { textsOverTime, typedLines, worstTexts } from "../run_texts.js";
 
+const LINE = "The children went to the"; // for a model that continues texts
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
 /**
  * What a page opens with: the runs of the person, or else of one model at hand, as the losses of others say nothing
- * beside them: a translator's, which has scores and texts. The speed of a run elsewhere says little.
+ * beside them: a language model's, whose curve begins where training began. The speed of a run elsewhere says little.
  */
 function opening({ places }) {
   const runs = places.filter((place) => place.run);
   const own = runs.filter((place) => !place.limits);
-  const one = runs.find((place) => place.kind === "translator") ?? runs[0];
-  return { runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => name !== "tokens_per_second") };
+  const one = ["causal_lm", "translator"].map((kind) => runs.find((place) => place.kind === kind)).find(Boolean) ?? runs[0];
+  return { lines: own.length || one?.kind !== "causal_lm" ? "" : LINE, runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => name !== "tokens_per_second") };
 }
 
 export const defaults = (studio) => ({
   ...opening(studio), axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
-  score: "", target: "", sentence: -1, at: -1, lines: "",
+  score: "", target: "", sentence: -1, at: -1,
 });
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
-const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second", tokens: "tokens of an update", total_tokens: "tokens so far", seconds: "seconds so far" }
 const NOTES = { loss: "Training counts dropout and label smoothing, validation does not: its curve may be lower." };
 const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
+const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it is no chance any more
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
 
-export const figureName = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
 
 export function mount({ root, below, side, state, studio }) {
@@ -41,26 +41,34 @@ export function mount({ root, below, side, state, studio }) {
     root.append(h("p", { class: "sentence" }, "The studio was given no run. Start it with one, finished or still training: ", h("code", {}, "heedful studio run"), "."));
     return;
   }
+  const known = state.values.runs.filter((name) => names.includes(name));
+  // An address may name runs of another studio.
+  if (known.length < state.values.runs.length) state.set({ runs: known.length ? known : opening(studio).runs });
   const drawing = curvesOf(state, names);
   const training = h("p", { class: "note training" });
   const which = several(state, "figures", { label: "Figures", options: [] });
+  const rare = several(state, "figures", { label: "", options: [] });
   side.append(
     panel(several(state, "runs", { label: "Runs", options: names }), which,
       choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
       slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
-      check(state, "logx", { label: "Logarithmic axis" }), check(state, "logy", { label: "Logarithmic figures" })));
+      h("details", { class: "field" }, h("summary", {}, "More figures and scales"), rare,
+        check(state, "logx", { label: "logarithmic axis" }), check(state, "logy", { label: "logarithmic figures" }))));
   const compared = comparison(state);
   const history = textsOverTime(state);
   const worst = worstTexts(state);
   const lines = typedLines(state);
-  root.append(h("div", { class: "chart-row" }, training, drawing.buttons), drawing.body);
+  root.append(training, drawing.body);
   below.append(compared.element, history.element, worst.element, lines.element);
 
   let before = {};
   const look = live(training, (signal) => call("runs", "states", { runs: state.values.runs }, signal), (found) => {
     training.replaceChildren(...standing(found.runs));
     drawing.offered = [...USUAL.filter((name) => found.figures.includes(name)), ...found.figures.filter((name) => !USUAL.includes(name))];
-    which.fill(drawing.offered.map((name) => [name, figureName(name)]));
+    const offer = (usual) => drawing.offered.filter((name) => USUAL.includes(name) === usual).map((name) => [name, figureName(name)]);
+    drawing.begun = new Set(found.runs.filter((run) => run.begun).map((run) => run.name));
+    which.fill(offer(true));
+    rare.fill(offer(false));
     compared.show(found);
     const now = { lines: found.runs.map((run) => [run.name, run.lines]), validations: found.runs.map((run) => run.newest), samples: found.runs.map((run) => [run.name, run.samples]) };
     const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(before[part]);
@@ -93,12 +101,29 @@ export function mount({ root, below, side, state, studio }) {
   }, EVERY);
 }
 
-/** Words on which runs are in training, and how far. */
+/** Words on the runs that are in training, and how far they are. */
 function standing(runs) {
   const running = runs.filter((run) => run.training);
-  if (!running.length) return [runs.length ? `None of these runs is in training (${runs.map((run) => `${run.name}: ${stateOf(run)}`).join("; ")}). What one writes shows here as it comes.` : "Choose a run."];
+  if (!running.length) return [];
   return [h("span", { class: "live-dot", "aria-hidden": "true" }), h("strong", {}, "Live: "), running.map((run) =>
     `${run.name} is at step ${number(run.step)}${run.max_steps ? ` of ${number(run.max_steps)}` : ""}${run.left > 0 ? `, about ${duration(run.left)} left` : ""}`).join("; "), `. Read again every ${EVERY / 1000} seconds.`];
+}
+
+/** What the loss of a run says, for who sees such a curve for the first time. */
+function lossInWords(run, axis, { offered, begun }) {
+  const { train = [], validation = [] } = run?.figures.loss ?? {};
+  if (train.length < 2 || validation.length < 2) return [];
+  const [first, last] = [validation[0], validation.at(-1)];
+  const best = validation.reduce((least, point) => (point[1] < least[1] ? point : least));
+  const doubt = (loss) => number(Math.exp(loss), 2);
+  return [
+    `On texts that ${run.name} learns from (pale) the loss falls from ${number(train[0][1], 3)}; on texts held back (dark) from ${number(first[1], 3)} to `, h("strong", {}, number(last[1], 3)), ". ",
+    ...(offered.includes("perplexity") && !offered.includes("accuracy")
+      ? ["That is the doubt of a choice among ", h("strong", {}, doubt(last[1])), " pieces of text (e", h("sup", {}, number(last[1], 3)), `), at first among ${doubt(first[1])}. `] : []),
+    last[1] > best[1] * LEARNT_BY_HEART ? `It was lowest at ${axis === "step" ? "step " : ""}${number(best[0])}${axis === "step" ? "" : ` ${AXES[axis]}`} and has risen since: from there on the model learns its training texts by heart.`
+      : begun.has(run.name) ? "It goes on from a model that was trained before, so little is left to fall."
+      : best === last ? "It is lowest at the end: this model did not begin to learn its texts by heart." : "",
+  ];
 }
 
 /** The charts of the chosen figures, which share pointer and stretch. */
@@ -106,7 +131,8 @@ function curvesOf(state, names) {
   const body = h("div", {});
   const legend = h("div", {});
   const grid = h("div", { class: "multiples" });
-  body.append(legend, grid);
+  const told = h("p", { class: "sentence", role: "status" });
+  body.append(told, legend, grid);
   const places = new Map();
   let answer = null;
 
@@ -116,11 +142,11 @@ function curvesOf(state, names) {
   const linked = linkedCharts({ whole, change: (next) => state.set(next ? { from: next[0], to: next[1] } : { from: 0, to: 0 }) });
   const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
   const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
-  const hint = h("p", { class: "hint" }, "Drag over a chart to zoom into a stretch; a double click shows the whole again. On a chart that you have clicked, the wheel and the keys + and − zoom, and Shift with an arrow key moves on.");
-  body.append(hint);
+  const hint = h("p", { class: "hint" }, "Or drag over a chart; a double click shows the whole. On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on.");
+  body.append(h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
-    body, buttons, offered: [],
+    body, offered: [], begun: new Set(),
     draw() {
       zoomed.disabled = !stretch();
       if (!answer) return;
@@ -144,15 +170,18 @@ function curvesOf(state, names) {
         });
       }
       const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
-      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name)).map((name) => seen.get(name))));
-      hint.hidden = !shown.length;
+      const validated = (name) => seen.has(`${name}, validation`);
+      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name)).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
+      if (!stretch()) told.replaceChildren(...(answer.runs.length === 1 && shown.includes("loss") ? lossInWords(answer.runs[0], axis, part) : []));
+      told.hidden = !told.childNodes.length;
+      buttons.hidden = hint.hidden = !shown.length;
       if (!shown.length) grid.replaceChildren(h("p", { class: "note" }, answer.runs.length ? "Choose a figure." : "Choose a run."));
     },
   };
   part.ask = live(body, (signal) => {
     const { runs, figures, axis, smooth, logx } = state.values;
     const [low, high] = stretch() ?? [null, null];
-    return call("runs", "curves", { runs, figures: figures.filter((name) => part.offered.includes(name)).slice(0, 8), axis, smooth, log: logx, low, high }, signal);
+    return call("runs", "curves", { runs, figures: part.offered.filter((name) => figures.includes(name)).slice(0, 8), axis, smooth, log: logx, low, high }, signal);
   }, (found) => {
     answer = found;
     part.draw();

@@ -4,6 +4,7 @@ import { figure, folded, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
+import { wordLines } from "../draw/word_lines.js";
 import { secondModel } from "../second_model.js";
 import { noModel, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
@@ -14,9 +15,12 @@ export const defaults = (studio) => ({
 });
 
 const UNLIKELY = 0.5; // probability of a word below which it is underlined
+const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
+const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
+const LARGEST = 690; // exponent of the largest ratio that is shown
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
-export function mount({ root, side, state, studio }) {
+export function mount({ root, below, side, state, studio }) {
   if (!placesOf(studio, kinds).length) {
     root.append(noModel("a translator"));
     return;
@@ -32,7 +36,8 @@ export function mount({ root, side, state, studio }) {
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }), second.field));
-  root.append(forced, body, choices, why, more, second.element);
+  root.append(forced, body, choices);
+  below.append(why, more, second.element);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
@@ -43,9 +48,9 @@ export function mount({ root, side, state, studio }) {
   let last = null;
   function show(found) {
     last = found;
-    choices.replaceChildren();
     why.replaceChildren();
     more.replaceChildren();
+    if (found === null) choices.replaceChildren();
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (found === null) {
       body.append(h("p", { class: "note" }, "Type a text, and its translation appears here."));
@@ -53,28 +58,37 @@ export function mount({ root, side, state, studio }) {
     }
     const rank = Math.min(state.values.rank, found.translations.length - 1);
     const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
-    body.append(translated(found, rank, state, limits));
-    more.append(details(found, rank, state));
+    body.append(translated(found, rank, state));
+    more.append(details(found, rank, state, limits));
     propose();
   }
+  let looking = new AbortController();
 
-  /** Show other words in the place of the chosen one, and why it stands there. */
+  /** Show other words in the place of the chosen one, and why it stands there if it was asked for. */
   async function propose() {
     const translation = last.translations[Math.min(state.values.rank, last.translations.length - 1)];
-    const { word } = state.values;
+    const word = wordOf(translation, state);
     for (const each of body.querySelectorAll("button.word")) each.setAttribute("aria-pressed", String(Number(each.dataset.word) === word));
-    choices.replaceChildren();
     why.replaceChildren();
-    if (!translation.target.some((part) => part.word === word)) return;
+    looking.abort();
+    looking = new AbortController();
+    if (!translation.target.some((part) => part.word === word)) {
+      choices.replaceChildren();
+      return;
+    }
     const line = lineOf(translation, word);
-    const current = () => last.translations.includes(translation) && state.values.word === word;
-    choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
+    const asked = state.values.word >= 0;
+    const { signal } = looking;
+    const current = () => !signal.aborted && last?.translations.includes(translation);
+    if (!choices.childElementCount) choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
     try {
-      const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before });
+      const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before }, signal);
       if (!current()) return;
       choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
         button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
-        h("span", { class: "note" }, `${number(100 * each.probability, 3)} %`), h("span", { dir: "auto" }, each.text)))));
+        h("span", { class: "note" }, chance(Math.log(each.probability))), h("span", { dir: "auto" }, each.text)))),
+      asked ? "" : h("p", { class: "row" }, button(`Why “${bare(line.word)}” and no other word?`, () => state.set({ word }, { step: true }), { quiet: true })));
+      if (!asked) return;
       const { whyWord } = await import("../why_word.js"); // with the library of charts
       if (current()) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
     } catch (error) {
@@ -111,6 +125,23 @@ export function mount({ root, side, state, studio }) {
   second.ask();
 }
 
+/** A word without the punctuation after it. */
+const bare = (text) => text.replace(/\p{P}+$/u, "") || text;
+
+/** The word that is chosen: by the reader, or else a pronoun, or the least probable one. */
+function wordOf(translation, { values }) {
+  if (values.word >= 0) return values.word;
+  const parts = translation.target.filter((part) => part.word !== null);
+  const probable = likelihoods(translation);
+  const first = parts.find((part) => PRONOUN.test(bare(part.text))) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
+  return first?.word ?? -1;
+}
+
+/** A probability from its logarithm: "39 %", or "1 in 570". */
+function chance(score) {
+  return score > Math.log(0.1) ? `${number(100 * Math.exp(score), 2)} %` : `1 in ${number(Math.exp(Math.min(LARGEST, -score)), 2)}`;
+}
+
 /** The line a word of the translation is in, and what stands before it there. */
 function lineOf(translation, word) {
   let before = "";
@@ -142,8 +173,11 @@ function likelihoods({ target, pieces }) {
 }
 
 /** Both texts, whose words point at each other, and what is known against the translation. */
-function translated(found, rank, state, limits) {
+function translated(found, rank, state) {
   const chosen = found.translations[rank];
+  const host = h("div", { class: "word-pair" });
+  const { layer, draw } = wordLines(host);
+  const said = h("p", { class: "readout", role: "status" });
   const sides = { source: new Map(), target: new Map() };
   const glow = (side, index, weight) => {
     const element = sides[side].get(index);
@@ -154,11 +188,21 @@ function translated(found, rank, state, limits) {
   };
   const look = (side, index) => {
     clear();
-    if (index === null) return;
-    glow(side, index, 1);
-    if (side === "target") chosen.matrix[index]?.forEach((weight, i) => glow("source", i, weight));
-    else chosen.matrix.forEach((row, i) => glow("target", i, row[index] ?? 0));
+    if (sides[side].has(index)) glow(side, index, 1);
+    const across = side === "target" ? "source" : "target";
+    const weights = side === "target" ? chosen.matrix[index] ?? [] : chosen.matrix.map((row) => row[index] ?? 0);
+    weights.forEach((weight, i) => glow(across, i, weight));
+    const least = chosen.matrix.length > MOST_WORDS ? 1 : LEAST_DRAWN;
+    draw(chosen.matrix.flatMap((row, i) => row.map((weight, j) => {
+      const strong = (side === "target" ? i : j) === index;
+      const [above, below] = [sides.source.get(j), sides.target.get(i)];
+      return { above, below, weight, strong, said: side === "target" ? above : below };
+    })).filter(({ above, below, weight, strong }) => above && below && weight >= (strong ? LEAST_DRAWN : least)).sort((a, b) => a.strong - b.strong));
+    const words = weights.map((weight, i) => [weight, sides[across].get(i)]).filter(([weight]) => weight >= LEAST_DRAWN).sort(([a], [b]) => b - a)
+      .map(([weight, element]) => `“${bare(element.textContent)}” ${Math.round(100 * weight)} %`);
+    if (words.length) said.textContent = side === "target" ? `Attention of “${bare(sides.target.get(index).textContent)}”: ${words.join(", ")}; the rest is on single words below 5 % and on the end of the text.` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}.`;
   };
+  const rest = () => look("target", wordOf(chosen, state));
   const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
   const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
   const probable = likelihoods(chosen);
@@ -178,40 +222,40 @@ function translated(found, rank, state, limits) {
     sides[side].set(part.word, own);
     own.addEventListener("pointerenter", () => look(side, part.word));
     own.addEventListener("focus", () => look(side, part.word));
-    own.addEventListener("pointerleave", clear);
-    own.addEventListener("blur", clear);
+    own.addEventListener("pointerleave", rest);
+    own.addEventListener("blur", rest);
     if (side === "target") own.addEventListener("click", () => choose(part.word));
     return own;
   });
   const parts = chosen.target.filter((part) => part.word !== null);
   const low = parts.filter(unlikely);
-  const bare = (part) => part.text.replace(/\p{P}+$/u, "") || part.text;
-  const first = parts.find((part) => PRONOUN.test(bare(part))) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
+  host.append(
+    h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source")),
+    h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")), layer);
+  queueMicrotask(rest); // once it stands in the page, where words have places
   return h("div", {},
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), `: it is in doubt whether ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
-    h("div", { class: "columns pair" },
-      h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),
-      h("div", {}, h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")),
-        low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${bare(part)} ${number(probable.get(part.word), 2)}`), ".") : null)),
-    first ? h("p", { class: "row" }, h("span", { class: "note" }, "Click a word for others in its place."),
-      button(`Why “${bare(first)}” and no other word?`, () => choose(first.word), { quiet: true })) : null,
-    limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
+    host, chosen.matrix.length ? said : null,
+    chosen.matrix.length ? h("p", { class: "note" }, "Point at any word for its weights. A large weight is not yet a large effect: “Why” measures that.") : null,
+    low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${number(probable.get(part.word), 2)}`), ".") : null);
 }
 
-/** The alignment, the numbers, and the other translations. */
-function details(found, rank, state) {
+/** The other translations, the numbers, and the alignment. */
+function details(found, rank, state, limits) {
   const chosen = found.translations[rank];
-  const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
-  const parts = h("div", {},
-    h("div", { class: "columns" }, picture.element),
-    facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"],
-      ["tokens", number(chosen.tokens), "tokens"], ["finished", chosen.finished ? "yes" : "cut at the longest length", "finished"]]),
+  const picture = figure("Alignment of all words", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
+  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "Of each its chance among all texts that the model could write here: the probabilities of its pieces, multiplied."),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
-    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, number(each.score, 4)))))),
-    folded("Pieces of the translation", () => table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)]))));
+    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score)))))),
+    chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
+    folded("Scores and pieces", () => h("div", {},
+      facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
+      table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)])))),
+    limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
+  const parts = h("div", { class: "columns apart" }, others, picture.element);
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
     if (!chosen.matrix.length || !chosen.matrix[0].length) picture.element.hidden = true;
