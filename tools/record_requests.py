@@ -51,7 +51,8 @@ TEXTS = ("translator", "causal_lm", "encoder")
 PATIENCE = 60.0
 
 LIST = """[...document.querySelectorAll("main :is(input, select, .examples button)")]
-  .filter((each) => (each.checkVisibility() || each.closest(".side details")) && !each.disabled && !each.readOnly
+  .filter((each) => (each.checkVisibility() || each.closest(".side details"))
+    && !each.disabled && !each.readOnly
     && ["select-one", "checkbox", "range", "button"].includes(each.type)
     && !each.closest(".questions"))
   .map((each, i) => {
