@@ -263,10 +263,6 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     assert "schedule.peak_learning_rate" in differing.inner_text()
     assert not page.get_by_role("heading", name="Sample translations").is_visible()
-    page.get_by_text("More figures and scales").click()
-    page.get_by_label("perplexity", exact=True).check()
-    visit.until("[...document.querySelectorAll('.multiples h3')].at(-1).innerText === 'Perplexity'")
-    assert page.get_by_label("loss", exact=True).is_checked()
 
     page.get_by_label("Lines to translate").fill("the cat sat\na dog")
     page.wait_for_selector('[aria-label="Texts of each run\'s best model"]')

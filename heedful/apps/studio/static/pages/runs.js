@@ -69,6 +69,7 @@ export function mount({ root, below, side, state, studio }) {
     drawing.begun = new Set(found.runs.filter((run) => run.begun).map((run) => run.name));
     which.fill(offer(true));
     rare.fill(offer(false));
+    rare.hidden = !offer(false).length;
     compared.show(found);
     const now = { lines: found.runs.map((run) => [run.name, run.lines]), validations: found.runs.map((run) => run.newest), samples: found.runs.map((run) => [run.name, run.samples]) };
     const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(before[part]);
