@@ -113,7 +113,7 @@ def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
 
 def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     page = sight.open("everywhere")
-    page.locator(".samples figure").nth(1).locator("rect.roll-note").first.wait_for()
+    page.locator(".samples figure").nth(2).locator("rect.roll-note").first.wait_for()
     first = page.evaluate("""
         () => [...document.querySelectorAll(".samples figure:not([hidden])")]
             .map((each) => each.querySelector("rect.roll-note"))

@@ -181,8 +181,11 @@ export function sequences(host, state, studio) {
 
   const ask = live(body, (signal) => asksOf(place()).complete(place(), state.values, upload, signal), (answer) => {
     stop?.();
+    const isFirst = found === null;
     found = answer;
     fill();
+    // An address that names a model is about this part, which stands below the first picture.
+    if (isFirst && scrollY === 0 && place() !== models(studio)[0]) host.closest("section").scrollIntoView();
     if (!found.samples.length) return; // the goal is reached already
     show(null);
     look();
