@@ -69,6 +69,8 @@ class TextPass:
         tensors: tensors of the stack by address, without the batch dimension.
         cross: index of the last block with cross-attention, and the weights of the last token
             there, [H, Lk]; None for a model without cross-attention.
+        back: weights of the last token in the same block's self-attention, [H, Lq]; None where
+            that block has none.
     """
 
     subject: Subject
@@ -77,6 +79,7 @@ class TextPass:
     inputs: Sequence[Any]
     tensors: dict[str, np.ndarray]
     cross: tuple[int, np.ndarray] | None
+    back: np.ndarray | None
 
     def open(self, layer: int = -1, head: int = 0) -> OpenHead:
         """Return the tensors of a block and a head.
@@ -162,14 +165,16 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     wanted += [f"{stack}.{n}.{part}.*" for n in numbers for part in ("self", "feedforward")]
     layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
     if layer is not None:
-        wanted.append(f"decoder.{layer}.cross.weights")
+        wanted += [f"decoder.{layer}.{part}.weights" for part in _decoder_parts(subject, layer)]
     inputs = tensors(subject, [reading])
     found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
-    cross = None
+    cross = back = None
     if layer is not None:
         # The next token is predicted from the last query.
         cross = layer, found[f"decoder.{layer}.cross.weights"][:, -1]
-    return TextPass(subject, result, stack, inputs, found, cross)
+        own = found.get(f"decoder.{layer}.self.weights")
+        back = None if own is None else own[:, -1]
+    return TextPass(subject, result, stack, inputs, found, cross, back)
 
 
 def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
@@ -242,3 +247,9 @@ def _last_cross(subject: Subject) -> int | None:
     parts = [sublayers(block).get("cross") for block in blocks]
     numbers = [i for i, cross in enumerate(parts) if cross is not None and cross.has_heads]
     return numbers[-1] if numbers else None
+
+
+def _decoder_parts(subject: Subject, layer: int) -> tuple[str, ...]:
+    """Return the attentions of a decoder block that have weights: `cross`, and mostly `self`."""
+    own = sublayers(stack_of(subject.model, "decoder").blocks[layer]).get("self")
+    return ("cross", "self") if own is not None and own.has_softmax else ("cross",)

@@ -177,6 +177,20 @@ def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
     assert at.fact("score") == at.shown(known.chosen_scores[0])
 
 
+def test_the_end_keeps_its_candidates(at: Any, given: Any) -> None:
+    """Another token can take the place of the end, and the last row says that it is written."""
+    end = inspect.load(given.learned).target.eos
+    page = at.open(f"decoding?model=learned&text={TEXT}&chosen=9&chosen={end}")
+    assert page.locator(".tri-word").last.text_content() == "(end)"
+    other = page.locator(".candidates li").first.locator("button").first
+    if other.get_attribute("aria-pressed") == "true":
+        other = page.locator(".candidates li").nth(1).locator("button").first
+    id = other.get_attribute("data-id")
+    other.click()
+    at.until(f"location.search.includes('chosen=9&chosen={id}')")
+    at.until("document.querySelector('[data-fact=written]').innerText === '2'")
+
+
 def test_sampling(at: Any, language_model: Path) -> None:
     page = at.open(
         f"decoding?model=letters&text={PROMPT}&chosen=&temperature=0.7&k=9&p=0.8&least=0.02"

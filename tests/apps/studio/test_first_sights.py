@@ -49,6 +49,15 @@ def test_the_tour_follows_the_pronoun(sight: Any) -> None:
     assert [page.locator(".side select").nth(i).input_value() for i in (-2, -1)] == named()
 
 
+def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
+    page = sight.open("tour?stop=9")
+    assert page.locator(".way-next-name").text_content() == "the vector of the next word"
+    assert page.locator(".way-coming").count() == 3
+    page.get_by_role("button", name="Next", exact=True).click()
+    sight.until("document.querySelector('.way-next-name').textContent.startsWith('8,000 logits')")
+    assert page.locator(".way-coming").count() == 0
+
+
 def test_fourteen_pieces_stand_side_by_side(sight: Any) -> None:
     page = sight.open(f"tour?stop=6&text={TIRED}")
     page.locator("[data-part='weights'] .way-row").first.wait_for()

@@ -52,6 +52,9 @@ def test_candidates_are_those_of_the_search(client: TestClient, given: Any) -> N
     assert first["id"] == int(expected.scores.argmax())
     assert first["probability"] == pytest.approx(float(np.exp(expected.scores.max())))
     after = walk(client, model="learned", chosen=[first["id"]]).json()
+    back = after["cross"]["back"]  # the last token looks at itself and all before it
+    assert (len(back), sum(back)) == (len(after["read"]), pytest.approx(1, abs=1e-3))
+    assert len(back) == 2
     again = inspect.next_token(subject, TEXT, [first["id"]])
     assert after["candidates"][0]["id"] == int(again.scores.argmax())
     assert after["written"] == again.text

@@ -115,9 +115,9 @@ PAGES: tuple[Page, ...] = (
         "decoding",
         "Decoding",
         "Generation: the next token, sampling, and the beam as a tree.",
-        "A model writes one token at a time. Choose the next one yourself, change how it is drawn, "
-        "and watch a beam search keep several texts. Scores are natural logarithms of "
-        "probabilities.",
+        "A model writes one token at a time: at every step each token of its vocabulary gets a "
+        "probability. Choose the next one yourself, draw one, or let a beam search keep several "
+        "texts.",
     ),
     Page(
         "builder",

@@ -111,7 +111,8 @@ def _written(passed: TextPass, request: WalkRequest) -> dict[str, Any]:
     cross = None
     if passed.cross is not None:
         layer, weights = passed.cross
-        cross = {"layer": layer, "weights": round_digits(weights.mean(0))}
+        back = None if passed.back is None else round_digits(passed.back.mean(0))
+        cross = {"layer": layer, "weights": round_digits(weights.mean(0)), "back": back}
     return {
         **facts,
         "cross": cross,

@@ -53,7 +53,7 @@ function draw(host, tree) {
   const scroll = h("div", { class: "scroll tree" }, svg);
   const before = host.querySelector(".tree")?.scrollLeft;
   host.replaceChildren(scroll, readout);
-  scroll.scrollLeft = before ?? width; // the end first: what is returned
+  scroll.scrollLeft = before ?? 0;
 }
 
 function box(node, [x, y], bold) {

@@ -12,7 +12,7 @@ const LEAST = 0.02; // weight from which a line is drawn
 
 /**
  * Draw the triangle.
- * @param picture {read: pieces of the steps so far, coming: positions ahead, weights: rows of what is
+ * @param picture {read: pieces of the steps so far, ended: whether the last one wrote the end, coming: positions ahead, weights: rows of what is
  *   attended to, hidden: rows of what is not seen, source: pieces or null, cross: rows, row: the step
  *   whose lines are drawn, choose: called with a step}
  */
@@ -23,7 +23,7 @@ export function causalTriangle(host, picture) {
 }
 
 function draw(host, picture) {
-  const { read, coming, weights, hidden, source, cross, row, choose } = picture;
+  const { read, ended, coming, weights, hidden, source, cross, row, choose } = picture;
   const first = Math.max(0, read.length - MOST);
   const rows = read.slice(first);
   const columns = rows.length + coming;
@@ -58,7 +58,7 @@ function draw(host, picture) {
   function step(index, i) {
     const y = top + i * tall;
     const chosen = index === row;
-    const written = read[index + 1];
+    const written = read[index + 1] ?? (ended ? "(end)" : undefined);
     const words = `Step ${index + 1}, after ${spokenPiece(read[index])}: ${written === undefined ? "the next word" : `writes ${spokenPiece(written)}`}`;
     const group = s("g", { class: `tri-step${chosen ? " chosen" : ""}`, role: "button", tabindex: chosen ? "0" : "-1", "aria-pressed": String(chosen), "aria-label": words, "data-step": index },
       s("rect", { class: "tri-back", x: 1, y, width: edge - 1, height: tall - 1, rx: 4 }),

@@ -45,7 +45,7 @@ export const STOPS = [
     tell: (found, query) => (found.inner ? `Now each column alone: ${found.width} channels widen to ${number(found.inner_width)} neurons and shrink back. In the column of ${named(found, query)} ${share(found.active[query])} of the neurons are active. The result is added to the column.`
       : "Now each column alone goes through a few of several experts. The result is added to the column.") },
   { name: "Output", names: (found) => (found && (found.cross ? "Decoder" : "Output")), title: (found) => (found?.cross ? "From the source to the next word" : "One column decides"), part: "writing",
-    tell: (found) => (found.cross ? `After all blocks, the decoder writes. Its query for the next word looks at the whole source: the lines are the attention of its block ${found.cross.layer + 1}, the mean of the heads.`
+    tell: (found) => (found.cross ? `After all blocks, the decoder writes. ${found.cross.back ? "Its query looks back at what is written so far, while a mask hides all that is still to come; then at the whole source" : "Its query for the next word looks at the whole source"}. Lines are the attention of its block ${found.cross.layer + 1}, the mean of the heads.`
       : `After all blocks, the vector of ${named(found, found.from)} alone decides on ${goal(found)}: attention has brought there what it needs from the other columns.`) },
   { name: "Logits", title: "Logits: a score for every piece", part: "writing",
     tell: (found) => `This vector is multiplied with a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
@@ -83,7 +83,7 @@ export function drawWay(host, found, view) {
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});
-    const height = PARTS[name](inner, found, { ...view, open, last: view.stop === STOPS.length - 1 }, place);
+    const height = PARTS[name](inner, found, { ...view, open, name: STOPS[view.stop].name, last: view.stop === STOPS.length - 1 }, place);
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);
@@ -100,6 +100,8 @@ export function drawWay(host, found, view) {
   const focused = host.contains(document.activeElement) ? document.activeElement : null;
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
+  // On a narrow screen the word that comes out would lie beyond the edge.
+  if (STOPS[view.stop].part === "writing") host.scrollLeft = (width + left - host.clientWidth) / 2;
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));
   if (again) again.focus({ preventScroll: true });
 }

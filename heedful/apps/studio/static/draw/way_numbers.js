@@ -41,6 +41,7 @@ const PARTS = {
   ] : folded("Feed-forward", found, found.feedforward_output)),
   writing: (found, { stop }) => [
     ...(found.cross ? [{ title: "Attention to the source", columns: ["piece", "weight"], rows: found.pieces.map((piece, i) => [piece, found.cross.weights[i]]) }] : []),
+    ...(found.cross?.back && stop === "Output" ? [{ title: "Attention to what is written", columns: ["piece", "weight"], rows: found.read.map((piece, i) => [piece, found.cross.back[i]]) }] : []),
     ...(CANDIDATES[stop] && !found.ended ? [{ title: stop, columns: ["piece", CANDIDATES[stop]], rows: found.candidates.map((each) => [each.piece, each[CANDIDATES[stop]]]) }] : []),
   ],
 };

@@ -109,6 +109,36 @@ function carried(place, j, at, [from, to], weight) {
     style: { strokeWidth: `${(0.6 + 11 * weight).toFixed(1)}px`, opacity: String(Math.min(0.9, 0.25 + weight)) }, "data-share": weight });
 }
 
+const COMING = 3; // places ahead that are drawn, which the mask hides
+
+/** What the decoder has written, with lines to the place of the next word, and what is to come. Return its height. */
+function lookBack(own, { read, cross }, place, at, y) {
+  const room = Math.max(1, Math.floor((place.width - place.left) / place.step) - COMING);
+  const first = Math.max(0, read.length - room);
+  const shown = read.slice(first);
+  const count = shown.length + COMING;
+  const left = Math.min(Math.max(place.left, at - (count * place.step) / 2), place.width - count * place.step);
+  const middle = (i) => left + (i + 0.5) * place.step;
+  const top = y + 44;
+  const box = (i, kind) => s("rect", { class: kind, x: middle(i) - place.step / 2 + 2, y: top, width: place.step - 4, height: 26, rx: 5 });
+  own.append(title(place.left < 100 ? "Self" : "Self-attention", top + 17), ...shown.flatMap((piece, i) => [
+    carried({ middle }, i, at, [top, y], cross.back[first + i]), box(i, "way-frame"),
+    s("g", { class: "way-piece" }, ...named(shownPiece(piece), middle(i), top, place.step - 6)),
+    s("text", { class: "way-value", x: middle(i), y: top + 40 }, number(cross.back[first + i], 2))]),
+  ...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming")),
+  s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: top + 40 }, "hidden: to come"));
+  return 90;
+}
+
+/** What is known of the next word at a stop: its vector, the logits, and the word itself. */
+function nextWord(found, { last, name }) {
+  const which = found.predicts === "hidden" ? "hidden" : "next";
+  if (found.ended) return "the end is written";
+  if (!last) return name === "Logits" ? `${number(found.vocabulary)} logits for the ${which} word` : `the vector of the ${which} word`;
+  const best = found.candidates[0];
+  return `the ${which} word: ${best.end ? "(the end)" : cut(spokenPiece(best.piece), 12)}`;
+}
+
 export const PARTS = {
   text(own, found, { open }, place) {
     const largest = (1.8 * (place.width - place.left)) / found.text.length; // a letter is about half as wide as high
@@ -194,11 +224,8 @@ export const PARTS = {
       if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
       if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, number(weight, 2)));
     });
-    const known = view.last && !found.ended && found.candidates[0];
-    const word = !known ? "?" : known.end ? "(the end)" : cut(spokenPiece(known.piece), 12);
-    const words = `the ${found.predicts === "hidden" ? "hidden" : "next"} word: ${word}`;
-    own.append(title(found.cross ? "Attention" : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14 }),
-      s("text", { class: "way-next-name", x: at, y: room + 18.5 }, words));
-    return room + 30;
+    own.append(title(found.cross ? (place.left < 100 ? "Cross" : "Cross-attention") : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14 }),
+      s("text", { class: "way-next-name", x: at, y: room + 18.5 }, nextWord(found, view)));
+    return room + 30 + (view.name === "Output" && found.cross?.back ? lookBack(own, found, place, at, room + 28) : 0);
   },
 };

@@ -148,11 +148,15 @@ function written(model, { next, capture }, stack) {
   };
 }
 
-/** Attention of the last token to the source, in the last block that has any. */
+/** Attention of the last token to the source, in the last block that has any, and back to what is written. */
 function crossOfLast(model, capture) {
   const layer = model.translates ? model.stacks.decoder.blocks.length - 1 : -1;
-  const weights = capture.get(`decoder.${layer}.cross.weights`);
-  if (!weights) return null;
-  const { shape: [rows, columns], values } = meanOverHeads(weights);
-  return { layer, weights: Array.from(values.subarray((rows - 1) * columns), significant) };
+  const last = (part) => {
+    const weights = capture.get(`decoder.${layer}.${part}.weights`);
+    if (!weights) return null;
+    const { shape: [rows, columns], values } = meanOverHeads(weights);
+    return Array.from(values.subarray((rows - 1) * columns), significant);
+  };
+  const weights = last("cross");
+  return weights && { layer, weights, back: last("self") };
 }

@@ -146,7 +146,7 @@ function fill(select, state, name, numbers) {
 function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
-  const pick = (id) => choose([...chosen, id]);
+  const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
   const written = h("p", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet."));
   const bar = h("p", { class: "row" },
     open ? button(`Take the most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
@@ -162,17 +162,17 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
       ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]] : [])]);
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
-  const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there${found.weights ? ", and the mask hides them" : ""}. ${crossed(found)}Click a row to follow its step.`);
+  const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are still to come; in training ${found.weights ? "the mask hides them" : "they are there"}. ${crossed(found)}Click a row to follow its step.`);
   const growth = remembered(found, translates);
   host.append(written, bar,
-    h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state) : h("p", { class: "note" }, "Go back a step to choose another token.")),
+    h("div", { class: "step" }, candidates(found, pick, state, open ? null : chosen.at(-1)), sight.element),
     numbers,
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
   const weights = found.weights ?? found.read.map(() => []);
   const hidden = weights.map((own, i) => found.visible.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || own[j] === 0)));
-  causalTriangle(sight.host, { read: found.read, coming, weights, hidden, source: found.cross && found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
+  causalTriangle(sight.host, { read: found.read, ended: found.ended, coming, weights, hidden, source: found.cross && found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to see it change.", series: [{ name: "bytes", points, dots: points.length < 40 }],
     x: { label: "tokens read", whole: true }, y: { label: "bytes", zero: true }, describe: "Bytes that are remembered, by tokens read.", height: 220 });
@@ -189,7 +189,7 @@ function known(found) {
 }
 
 function crossed(found) {
-  if (found.cross) return "The lines lead from one step to the words of the text (cross-attention). ";
+  if (found.cross) return "Lines lead to the words of the text (cross-attention). ";
   return found.source ? "There are no weights of the words of the text: all that is known of it is one vector. " : "";
 }
 
@@ -214,7 +214,8 @@ function cacheFacts(found) {
 /** Whether tokens are drawn with other probabilities than the model's own. */
 const isChanged = ({ temperature, k, p, least }) => temperature !== 1 || k !== 0 || p !== 1 || least !== 0;
 
-function candidates(found, pick, state) {
+/** The candidates, to be clicked; `end` is the id of the end where it was chosen. */
+function candidates(found, pick, state, end) {
   const changed = isChanged(state.values);
   const most = Math.max(...found.candidates.flatMap((each) => [each.probability, each.drawn]));
   const track = (share, series) => {
@@ -223,14 +224,14 @@ function candidates(found, pick, state) {
     length.style.background = `var(--series-${series})`;
     return h("span", { class: "track" }, length);
   };
-  return h("div", {}, h("h3", {}, "Click what to write next"),
+  return h("div", {}, h("h3", {}, end === null ? "Click what to write next" : "The end was chosen; click another to go on"),
     changed ? h("ul", { class: "legend" }, [["the model's probability", 0], ["with temperature and filters", 1]].map(([name, i]) => {
       const sign = h("span", { class: "swatch" });
       sign.style.background = `var(--series-${i})`;
       return h("li", {}, sign, name);
     })) : null,
     h("ol", { class: changed ? "candidates" : "candidates plain" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
-      h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, shownPiece(each.piece)),
+      h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-pressed": end === null ? null : String(each.id === end), "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, each.id === end ? "(end)" : shownPiece(each.piece)),
       h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), changed ? track(each.drawn, 1) : null),
       h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null,
       h("button", { type: "button", class: "quiet reason", title: "Why this word?", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "?")))));
@@ -250,7 +251,7 @@ function showBeam(host, found, dropped, longest) {
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
-  const picture = figure("Every hypothesis of each step", `The number is the log-probability of the whole hypothesis. The bold line leads to the best result. ${found.steps.length} steps from left to right: scroll to the left for the first ones.`);
+  const picture = figure("Every hypothesis of each step", `The number is the log-probability of the whole hypothesis. The bold line leads to the best result. ${found.steps.length} steps from left to right: scroll for the later ones.`);
   host.append(
     facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"],
       ["returned", number(found.hypotheses.length), "returned"]]),

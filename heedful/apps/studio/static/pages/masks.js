@@ -44,8 +44,7 @@ export async function mount({ root, side, state }) {
   };
   const group = (label, all) => h("div", { class: "field examples", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(example));
   const biasControls = [
-    slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
-    slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
+    slider(state, "head", { label: "Head", min: 1, max: state.values.heads }),
     slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
@@ -68,8 +67,8 @@ export async function mount({ root, side, state }) {
   const arrange = ({ mask, bias }) => {
     for (const each of side.querySelectorAll("[data-mask]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask));
     more.open ||= !EXAMPLES.some(([own]) => own === mask);
-    biasControls[0].hidden = biasControls[1].hidden = bias === "none";
-    biasControls[2].hidden = bias !== "t5" && bias !== "relative_keys";
+    biasControls[0].hidden = bias === "none";
+    biasControls[1].hidden = bias !== "t5" && bias !== "relative_keys";
   };
   state.watch((values) => {
     arrange(values);
