@@ -214,7 +214,9 @@ def test_attention_opens_on_a_model_without_the_noted_head_in_firefox(
         pytest.skip("en-de and english are not at hand")
     firefox.open(f"{home}attention?{query}")
     assert firefox.value(PROBLEMS) == ""
-    assert "decoder, layer" in firefox.value("document.querySelector('figure h3').textContent")
+    assert "Decoder self-attention, layer" in firefox.value(
+        "document.querySelector('figure h3').textContent"
+    )
 
 
 def test_answers_are_kept_in_firefox(firefox: Firefox, home: str) -> None:

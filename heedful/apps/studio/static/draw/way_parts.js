@@ -134,7 +134,7 @@ function lookBack(own, { read, cross }, place, at, y) {
 function nextWord(found, { last, name }) {
   const which = found.predicts === "hidden" ? "hidden" : "next";
   if (found.ended) return "the end is written";
-  if (!last) return name === "Logits" ? `${number(found.vocabulary)} logits for the ${which} word` : `the vector of the ${which} word`;
+  if (!last) return name === "Logits" ? `${number(found.vocabulary)} logits` : `the vector of the ${which} word`;
   const best = found.candidates[0];
   return `the ${which} word: ${best.end ? "(the end)" : cut(spokenPiece(best.piece), 12)}`;
 }

@@ -16,8 +16,8 @@ export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
 
 const PARTS = {
-  encoder: ["Encoder", "Words of the text attend to each other.", "Self-attention of the encoder"],
-  decoder: ["Decoder", "Each word attends to itself and to the words before it.", "Self-attention of the decoder"],
+  encoder: ["Encoder", "Words of the text attend to each other.", "Encoder self-attention"],
+  decoder: ["Decoder", "Each word attends to itself and to the words before it.", "Decoder self-attention"],
   cross: ["Cross", "The word that is being written attends to the words of the text.", "Cross-attention"],
 };
 
