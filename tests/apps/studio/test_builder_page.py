@@ -102,6 +102,7 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
 def test_the_nearest_published_model_is_named(visit: Any) -> None:
     page = visit.open("builder?width=1024&num_heads=16&feedforward=4096")
     assert "transformer-big" in page.locator(".facts").inner_text()
+    assert page.locator(".sizes li").count() <= 10
     row = page.locator(".sizes .near")
     assert "transformer-big (nearest)" in row.inner_text()
     assert "214 M" in row.inner_text()
@@ -110,6 +111,7 @@ def test_the_nearest_published_model_is_named(visit: Any) -> None:
 def test_what_is_built_so_far_is_counted(visit: Any) -> None:
     visit.open("builder?parts=0")
     assert visit.fact("so-far") == "0 of 63.1 M"
+    assert visit.page.locator("[data-fact]").count() == 1  # nothing of what is not built yet
     visit.open("builder?parts=7")  # 6 blocks of the encoder and the table
     assert visit.fact("so-far") == "37.9 M of 63.1 M"
     page = visit.open("builder?parts=13")

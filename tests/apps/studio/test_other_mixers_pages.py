@@ -271,6 +271,6 @@ def test_in_a_browser(
     assert "all that is known of it is one vector" in page.locator(".step").inner_text()
     assert not page.get_by_label("Attention of layer").is_visible()
     page = visit.open(f"block?model=convs2s&text={TEXT}")
-    assert "It has no norms" in page.locator(".sentence").last.inner_text()
+    assert "it has no norms" in page.locator(".sentence").last.inner_text()
     assert "null" not in page.locator(".detail").inner_text()
     assert page.locator(".problem").count() == 0

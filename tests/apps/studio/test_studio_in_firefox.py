@@ -114,14 +114,16 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     wait_for(firefox, f"{pressed}.some((each) => each.textContent === '·{noted.word}')")
     name = f"Layer {noted.layer}, head {noted.head}"
     wait_for(firefox, f"{pressed}.some((each) => each.title.startsWith('{name}'))")
-    title = f"{noted.part.title()}, layer {noted.layer}"
+    part = {"cross": "Cross-attention"}.get(noted.part, noted.part.title())
+    title = f"{part}, layer {noted.layer}"
     assert firefox.value("document.querySelector('figure h3').textContent") == title
     firefox.open(home + "block?model=en-de")
     words = firefox.value("document.querySelector('main').innerText")
     stack = "encoder" if noted.part == "cross" else noted.part
     block = r"\d" if noted.part == "cross" else noted.layer  # the encoder's own, or the noted one
-    assert re.search(f"This is block {block} of the {stack}", words)
-    assert re.search(f"Block {block} of the {stack}. In Python, which counts from 0", words)
+    assert re.search(rf"Block {block} of \d of the {stack}", words)
+    place = re.search(r"In Python \(from 0\): (\w+)\.(\d)", words)
+    assert place and place[1] == stack and f"Block {int(place[2]) + 1} of" in words
 
 
 def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home: str) -> None:

@@ -123,8 +123,8 @@ PAGES: tuple[Page, ...] = (
         "builder",
         "Builder",
         "A Transformer, part by part: what each does, what it costs, what breaks without it.",
-        "Build the Transformer of 2017 part by part and watch words flow through it, or switch "
-        "parts off and see what breaks.",
+        "Build the Transformer of 2017 part by part and watch words flow through it. Switch parts "
+        "off to see what breaks.",
     ),
     Page(
         "without",
@@ -137,8 +137,8 @@ PAGES: tuple[Page, ...] = (
         "schedule",
         "Schedule",
         "The learning rate over the steps of training.",
-        "The learning rate rises in a straight line while Adam's averages are still unreliable, "
-        "then falls.",
+        "The learning rate rises in a straight line while Adam's averages are still unreliable. "
+        "Then it falls.",
     ),
     Page(
         "results",

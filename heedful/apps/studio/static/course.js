@@ -67,10 +67,10 @@ function placeList(studio) {
 
 function place(each) {
   const about = each.problem ? h("span", { class: "problem" }, each.problem)
-    : [each.kind ? KINDS[each.kind] ?? each.kind : "no model yet", each.run ? ", with its run" : ""].join("");
+    : each.summary ? "" : [each.kind ? KINDS[each.kind] ?? each.kind : "no model yet", each.run ? ", with its run" : ""].join("");
   const page = FIRST_PAGES[each.kind];
   const name = h("strong", {}, each.name);
-  return h("li", {}, page && !each.problem ? h("a", { href: addressOf(page, `${page === "everywhere" ? "records" : "model"}=${encodeURIComponent(each.name)}`) }, name) : name, " ", about, each.summary ? h("span", { class: "note" }, ` – ${each.summary}`) : null,
+  return h("li", {}, page && !each.problem ? h("a", { href: addressOf(page, `${page === "everywhere" ? "records" : "model"}=${encodeURIComponent(each.name)}`) }, name) : name, " ", about, each.summary ? h("span", { class: "note" }, `– ${each.summary}`) : null,
     each.training ? h("span", { class: "note training" }, ` – ${progressOf(each)}`) : null);
 }
 

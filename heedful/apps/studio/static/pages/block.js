@@ -148,7 +148,7 @@ function explain(host, part, names, found) {
       ...Object.entries(part.figures).map(([name, value]) => [name === "mean of the largest" ? "largest weight of a row, mean" : name, number(value), name.replaceAll(" ", "-")]),
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
-    lengths, h("p", { class: "note" }, "In Python: ", h("code", { id: "address" }, part.address)));
+    lengths, h("p", { class: "note" }, "In Python (from 0): ", h("code", { id: "address" }, part.address)));
   if (part.sizes === null) return;
   if (part.sizes.length > MOST_BARS) {
     lengths.append(table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)])));

@@ -181,7 +181,7 @@ export async function mount({ root, side, state }) {
     drawBreaks();
     drawMixers(mixing, lengths, found, state.values);
     compared(beside.host, presets, found.total, nearest(presets, found.total));
-    titles.mixing.parentElement.open ||= found.compared.length > 0; // with another mixer, its cost is the lesson
+    titles.mixing.parentElement.open ||= found.mixers.some((each) => each.name !== "Attention"); // with another mixer, its cost is the lesson
     titles.mixing.textContent = `How tokens exchange information: ${engineering(sum(found.mixers.map((each) => each.operations_here * each.layers)))} operations per token`;
     titles.tables.textContent = `All numbers: parameters of ${found.rows.length} components, operations and memory`;
     components.replaceChildren(table("Parameters by component", ["part", "component", "each", "times", "in all"], found.rows.map((row) =>
