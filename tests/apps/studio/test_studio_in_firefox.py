@@ -123,7 +123,9 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     block = r"\d" if noted.part == "cross" else noted.layer  # the encoder's own, or the noted one
     assert re.search(rf"Block {block} of \d of the {stack}", words)
     place = re.search(r"In Python \(from 0\): (\w+)\.(\d)", words)
-    assert place and place[1] == stack and f"Block {int(place[2]) + 1} of" in words
+    assert place
+    assert place[1] == stack
+    assert f"Block {int(place[2]) + 1} of" in words
 
 
 def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home: str) -> None:
