@@ -4,7 +4,8 @@
 import { addressOf } from "./address.js";
 import { call, live } from "./api.js";
 import { h } from "./dom.js";
-import { linkPicture, spokenPiece } from "./draw/links.js";
+import { spokenPiece } from "./draw/links.js";
+import { wordLines } from "./draw/word_lines.js";
 import { notedHead, pieceOf } from "./subject.js";
 import { joinWords, weightMaps } from "./words.js";
 
@@ -13,36 +14,50 @@ const TEXT = "The animal didn't cross the street because it was too ";
 const ENDS = [["tired", "es"], ["wide", "sie"]]; // German names a thing by the gender of its noun
 const LEAST = 0.05; // weights below draw no line
 
-const wordOf = (piece) => (piece === "</s>" ? "(the end)" : spokenPiece(piece));
-
 /** Two sentences that differ in their last word, and what the pronoun of each translation looks at; null without the model or its page. */
 export function openingPicture(studio) {
   const { part, layer, heads } = notedHead(studio, MODEL);
   // An exported course of a few pages may lack the one whose answers these are.
   if (!part || !studio.pages.some(({ name }) => name === "attention")) return null;
   return h("section", { class: "opening", "aria-label": "One word decides" },
-    h("p", {}, "What is “it”, the animal or the street? One word at the end decides. Point at a word of the translation: lines show where a head of the model looks as it writes it."),
-    h("div", {}, ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: Number(heads[0]) }))));
+    h("p", {}, "What is “it”, the animal or the street? One word at the end decides, and with it the pronoun of the translation. Lines show where a head of the model looks as it writes a word; point at others."),
+    ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: Number(heads[0]) })));
 }
 
 function half({ last, pronoun, part, layer, head }) {
   const text = `${TEXT}${last}.`;
-  const host = h("div", { class: "drawing" });
+  const host = h("div", { class: "word-pair" });
+  const said = h("span", { class: "said", role: "status" });
   const link = h("a", {}, "All heads of this sentence");
-  const element = h("div", { "data-end": last }, h("p", { class: "sentence" }, TEXT, h("strong", {}, last), "."), host, h("p", {}, link));
+  const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
   // The request of the page Attention as it opens, so that an exported course has recorded it.
   live(host, async (signal) => {
     const found = await call("attention", "show", { model: MODEL, text, second: "", given: "own", part, layer, heads: [head] }, signal);
     return { found, words: joinWords({ ...found, maps: weightMaps(found) }) };
   }, ({ found, words }) => {
-    const row = pieceOf(words.rows.pieces, pronoun);
     link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, row: pieceOf(found.rows.pieces, pronoun) }).toString());
-    linkPicture(host, {
-      rows: { pieces: words.rows.pieces.map(wordOf), label: "translation" },
-      columns: { pieces: words.columns.pieces.map(wordOf), label: "text" },
-      heads: [{ head, weights: words.maps.get(head) }], colour: () => "var(--series-1)", least: LEAST,
-      chosen: row < 0 ? null : { side: "row", index: row }, choose: () => {},
-    });
+    fill(host, { written: words.rows.pieces, read: words.columns.pieces, weights: words.maps.get(head), pronoun, said });
   })();
   return element;
+}
+
+/** The two texts and the lines of the word that is pointed at, of the pronoun otherwise. */
+function fill(host, { written, read, weights, pronoun, said }) {
+  const { layer, draw } = wordLines(host);
+  const own = pieceOf(written, pronoun);
+  const above = read.map((word) => h("span", { class: "word" }, spokenPiece(word)));
+  const below = written.map((word, row) => h("button", {
+    type: "button", class: "word", "aria-pressed": String(row === own),
+    onpointerenter: () => look(row), onfocus: () => look(row), onclick: () => look(row), onpointerleave: () => look(own), onblur: () => look(own),
+  }, spokenPiece(word)));
+  function look(row) {
+    const shares = [...weights.subarray(row * read.length, (row + 1) * read.length)];
+    above.forEach((word, i) => word.style.setProperty("--weight", shares[i].toFixed(3)));
+    draw(shares.map((weight, i) => ({ above: above[i], below: below[row], weight, strong: true, said: above[i] })).filter(({ weight }) => weight >= LEAST));
+    const most = shares.indexOf(Math.max(...shares));
+    said.textContent = `“${below[row].textContent}” looks at “${above[most].textContent}”: ${Math.round(100 * shares[most])} % of its attention.`;
+  }
+  const line = (title, words) => [h("h3", {}, title), h("p", { class: "text" }, words.slice(0, -1).flatMap((word) => [word, " "]))]; // the last is the mark of the end
+  host.replaceChildren(...line("Text", above), ...line("Translation", below), layer);
+  look(own);
 }
