@@ -435,6 +435,20 @@ def test_a_number_shows_what_it_is_made_of(look: Any) -> None:
     look.until("location.search.includes('query=2')")
 
 
+def test_queries_are_made_of_tokens(look: Any) -> None:
+    page = look.open("steps")
+    page.get_by_role("link", name="see X become Q, K and V").click()
+    page.locator(".equation").nth(2).wait_for()
+    tokens = torch.tensor([[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]])
+    for place, weights in enumerate(
+        ([[1, 0], [0, 1], [1, 1], [0, 1]], [[0, 1], [1, 0], [1, 0], [1, 1]])
+    ):
+        made = page.locator(".equation").nth(place).locator(".made tbody tr").all()
+        assert [row.locator("td").all_inner_texts() for row in made] == [
+            [str(value) for value in row] for row in (tokens @ torch.tensor(weights)).tolist()
+        ]
+
+
 def test_a_word_is_the_query_by_a_click(look: Any, models: Any) -> None:
     page = look.open("steps")
     page.locator(".word-row [data-word='2']").click()

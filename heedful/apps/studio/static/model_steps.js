@@ -25,12 +25,18 @@ export const followDefaults = (studio) => ({
 /** A number or name in the colour of its row or its column, which it keeps through all steps. */
 export const tinted = (content, index, side) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + 1) } }, content);
 
-/** The step that is reached, beside the one before it; or all of them below each other. */
-function inPlace(parts, { stage, all }, names) {
-  const section = (i) => h("section", { "data-stage": i, class: i === stage ? "reached" : "before" }, h("h2", {}, `${i + 1}. ${names[i]}`), parts[i]());
-  if (all) return parts.slice(0, stage + 1).map((_, i) => section(i));
-  return [h("div", { class: "columns in-place" }, stage ? section(stage - 1) : null, section(stage))];
+/** The number of the stage that is reached, among those there are: of one that is not, the next. */
+export const reached = (there, { stage }) => there.findIndex((each) => each >= stage);
+
+/** The step that is reached, or all so far below each other, of the stages there are. */
+export function inPlace(parts, values, names, there) {
+  const at = reached(there, values);
+  return there.slice(values.all ? 0 : at, at + 1).map((stage) => h("section", { "data-stage": stage, class: stage === there[at] ? "reached" : "before" },
+    h("h2", {}, `${there.indexOf(stage) + 1}. ${names[stage]}`), parts[stage]()));
 }
+
+/** How a weight comes about: e to the power of a score less the highest, divided by the sum. */
+export const exponential = (score, highest, power, sum) => h("span", { class: "term" }, "e", h("sup", {}, `${number(score, 3)} − ${highest < 0 ? `(${number(highest, 3)})` : number(highest, 3)}`), " = ", power, ` ÷ ${number(sum)}`);
 
 /**
  * Lines of a sum: a name, how it comes about, what it comes to.
@@ -46,9 +52,10 @@ export function sums(lines, long = false) {
 
 /**
  * The panel and the stages.
- * @param names of the stages
+ * @param options {names: of the stages, stagesOf: those there are, by whether a bias and a mask is,
+ *   arrived: called when that may have changed}
  */
-export function followed(state, studio, names) {
+export function followed(state, studio, { names, stagesOf, arrived }) {
   const models = reads(studio);
   const kindOf = () => models.find((place) => place.name === state.values.model)?.kind ?? "";
   const second = secondText(state, kindOf);
@@ -74,6 +81,7 @@ export function followed(state, studio, names) {
     last = found;
     if (found) fill(found);
     show();
+    arrived();
   });
   function fill(found) {
     const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
@@ -88,9 +96,10 @@ export function followed(state, studio, names) {
   }
   const [words, told] = [h("div", {}), h("div", {})];
   body.append(second.answer, words, told);
+  const has = () => ({ bias: last?.biased ?? true, mask: last ? last.hidden > 0 : true });
   function show() {
     words.hidden = second.answer.hidden = !last;
-    told.replaceChildren(...(last ? stages(last, state.values, names) : [h("p", { class: "note" }, "Type a text to follow one of its words.")]));
+    told.replaceChildren(...(last ? stages(last, state.values, names, stagesOf(has())) : [h("p", { class: "note" }, "Type a text to follow one of its words.")]));
     if (!last) return;
     second.written(last.target);
     renewWords(words, { pieces: last.rows, chosen: last.row, choose: (row) => state.set({ row }, { step: true }), label: "Click a word to make it the query" });
@@ -98,6 +107,7 @@ export function followed(state, studio, names) {
   return {
     panel: settings,
     body,
+    has,
     /** Heed that settings have changed. */
     changed(which) {
       if (which.length === 1) state.set(begun(which[0]));
@@ -117,7 +127,7 @@ function begun(name) {
 
 const signed = (value, digits = 3) => [value < 0 ? "− " : "+ ", number(Math.abs(value), digits)];
 
-function stages(found, { stage, all }, names) {
+function stages(found, values, names, there) {
   const key = (index) => tinted(`${index + 1}: ${shownPiece(found.columns[index])}`, index, "column");
   const query = () => tinted(`“${spokenPiece(found.rows[found.row])}”`, found.row, "row");
   const lines = (how, result) => sums(found.keys.map((each) => [key(each.key), how(each), result(each)]));
@@ -129,6 +139,7 @@ function stages(found, { stage, all }, names) {
     return [...told, rest > 0 ? [" ", ...signed(each.rest), h("span", { class: "channel" }, ` [${rest} others]`)] : ""].flat();
   };
   const left = found.others.count ? [h("p", { class: "note" }, `The ${found.keys.length} keys with the most weight are shown; the ${found.others.count} others have ${number(found.others.weight, 3)} of it together.`)] : [];
+  const highest = Math.max(...found.keys.map((each) => each.score ?? -Infinity)); // of all: the keys with most weight are here
   const [mostKey, mostValue] = [largest(found.query, ...found.keys.map((each) => each.vector)), largest(...found.keys.map((each) => each.value))];
   const parts = [
     () => [h("p", {}, "The query of ", query(), ` has ${found.width} channels. It meets ${found.columns.length} keys, and each key has a value. Blue is above zero, ochre below.`,
@@ -142,15 +153,14 @@ function stages(found, { stage, all }, names) {
       lines(product, (each) => own(each, each.raw))],
     () => [h("p", {}, `Every sum is multiplied with ${number(found.factor)}, which is 1 ÷ √${found.width} in most models`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
       lines((each) => [own(each, each.raw), ` × ${number(found.factor)}`], (each) => own(each, each.scaled))],
-    () => (found.biased ? [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))]
-      : [h("p", { class: "note" }, "This attention adds no bias.")]),
-    () => [h("p", {}, `A query sees ${found.mask}. ${found.hidden ? `Of ${found.columns.length} keys ${found.hidden} are hidden from it.` : `None of the ${found.columns.length} keys is hidden.`}`),
+    () => [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))],
+    () => [h("p", {}, `A query sees ${found.mask}. Of ${found.columns.length} keys ${found.hidden} are hidden from it.`),
       lines((each) => (each.score === null ? "" : "visible"), (each) => (each.score === null ? "hidden" : own(each, each.score)))],
     () => {
       const host = h("div", { class: "drawing" });
       queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${spokenPiece(found.rows[found.row])}.`, label: "key" }));
-      return [h("p", {}, "Each score becomes its exponential (less the highest score, which changes no weight), divided by the sum of all of them. So the weights of ", query(), " add up to 1."),
-        lines((each) => (each.power === null ? "hidden" : h("span", { class: "term" }, own(each, each.power), ` ÷ ${number(found.sum)}`)), (each) => own(each, each.weight)), ...left, host];
+      return [h("p", {}, "Each score s becomes eˢ, divided by the sum of all of them, so that the weights of ", query(), " add up to 1. The highest score is taken off first, which changes no weight."),
+        lines((each) => (each.power === null ? "hidden" : exponential(each.score, highest, own(each, each.power), found.sum)), (each) => own(each, each.weight)), ...left, host];
     },
     () => [h("p", {}, "The values are added up, each times its weight: this is what ", query(), ` takes with it. The numbers are the channels in which the output is largest: ${found.channels.map((channel) => channel + 1).join(", ")}.`),
       h("p", { class: "row" }, tinted("Output", found.row, "row"), strip(found.mixed)),
@@ -158,7 +168,7 @@ function stages(found, { stage, all }, names) {
         ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", tinted(vector(found.context, 4), found.row, "row")]], true),
       h("p", { class: "note" }, "The sum is ", h("code", {}, `${found.address}.context`), " of this head and word, as the model computed it.")],
   ];
-  return inPlace(parts, { stage, all }, names);
+  return inPlace(parts, values, names, there);
 }
 
 /** How long the vectors are, and the angles between query and keys. */

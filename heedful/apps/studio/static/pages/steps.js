@@ -2,7 +2,7 @@ import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel, text } from "../controls.js";
 import { folded, h, number } from "../dom.js";
 import { equation, matrix } from "../draw/matrix.js";
-import { followed, followDefaults, KINDS, reads, sums, tinted } from "../model_steps.js";
+import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
 
@@ -48,11 +48,10 @@ const [BIAS, MASK] = [3, 4];
 /** The formula in parts, each with the stages that compute it. */
 const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
 
-/** The stages there are: numbers that are typed have a bias or a mask only where one is set. */
-function stagesOf({ on, bias, mask }) {
-  const missing = on === "model" ? [] : [bias === "none" ? BIAS : -1, mask === "everything" ? MASK : -1];
-  return STAGES.map((_, i) => i).filter((i) => !missing.includes(i));
-}
+/** The stages there are: without a bias or a mask, none for it. */
+const stagesOf = ({ bias, mask }) => STAGES.map((_, i) => i).filter((i) => (i !== BIAS || bias) && (i !== MASK || mask));
+
+const setIn = ({ bias, mask }) => ({ bias: bias !== "none", mask: mask !== "everything" });
 
 /** Numbers, a row on each line; between them spaces, commas or semicolons. */
 function read(written, name) {
@@ -74,9 +73,10 @@ export function mount({ root, side, state, studio }) {
     const { q, k, v, x = "", labels, scale = "", mask = "everything" } = EXAMPLES[example.value];
     state.set({ q, k, v, x, labels, scale, mask, bias: "none", query: 1 }, { step: true });
   });
+  const stagesHere = () => stagesOf(state.values.on === "model" ? model.has() : setIn(state.values));
   const go = (by) => {
-    const there = stagesOf(state.values);
-    state.set({ stage: there[reached(state.values) + by] ?? state.values.stage });
+    const there = stagesHere();
+    state.set({ stage: there[reached(there, state.values) + by] ?? state.values.stage });
   };
   const back = button("Back", () => go(-1), { quiet: true });
   const next = button("Next step", () => go(1));
@@ -93,7 +93,7 @@ export function mount({ root, side, state, studio }) {
     panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.q, areas.k, areas.v,
       text(state, "mask", { label: "Mask", code: true }),
       folded("Names, scale, bias, tokens", () => h("div", {}, more))));
-  const model = followed(state, studio, STAGES);
+  const model = followed(state, studio, { names: STAGES, stagesOf, arrived: () => arrange() });
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
   const [settings, result] = [h("div", {}), h("div", {})];
@@ -125,8 +125,8 @@ export function mount({ root, side, state, studio }) {
       settings.replaceChildren(on === "model" ? model.panel : typed);
       result.replaceChildren(on === "model" ? model.body : body);
     }
-    const there = stagesOf(state.values);
-    const at = reached(state.values);
+    const there = stagesHere();
+    const at = reached(there, state.values);
     formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
       .flatMap(([words, stages]) => [stages.includes(there[at]) ? h("mark", {}, words) : words]));
     back.disabled = at <= 0;
@@ -148,15 +148,27 @@ export function mount({ root, side, state, studio }) {
   else ask();
 }
 
-/** The number of the stage that is reached, among those there are: of one that is not, the next. */
-const reached = (values) => stagesOf(values).findIndex((each) => each >= values.stage);
-
 /** Names of queries and keys, and the row of the query that is followed. */
 function namesOf(found, values) {
   const given = values.labels.trim().split(/\s+/).filter((word) => word !== "");
   const keys = found.k.map((_, i) => given[i] ?? `key ${i + 1}`);
   const queries = found.q.map((_, i) => (found.q.length === keys.length && given[i] ? given[i] : `query ${i + 1}`));
   return { keys, queries, row: Math.min(found.q.length, Math.max(1, values.query)) - 1 };
+}
+
+const highest = (found, row) => Math.max(...found.scores[row].filter((_, j) => found.visible[row][j]));
+
+const FROM_TOKENS = `?${new URLSearchParams({ ...EXAMPLES.tokens, name: "" })}`;
+
+/** Queries, keys and values as products of tokens and weights that are typed. */
+function fromTokens(found, values, { queries, keys, row, dot, choose }) {
+  const x = read(values.x, "X");
+  return [h("p", {}, "Every token is a row of X. Times W_Q it becomes a query, times W_K a key, times W_V a value. Training learns these three."),
+    ...["q", "k", "v"].flatMap((name) => {
+      const [letter, weights, made, names] = [name.toUpperCase(), read(values[name], `W_${name.toUpperCase()}`), found[name], name === "q" ? queries : keys];
+      return equation([{ values: x, caption: "X", rowNames: names, highlight: row, colours: true, keys: name !== "q" }, "×", { values: weights, caption: `W_${letter}` }, "=", { values: made, caption: letter, highlight: row, colours: true, keys: name !== "q" }],
+        { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${names[i]}”, channel ${j + 1}: ${dot(x[i], weights.map((each) => each[j]), made[i][j])}`, choose, at: [row, 0] });
+    })];
 }
 
 function stages(found, state) {
@@ -176,9 +188,9 @@ function stages(found, state) {
     { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”.` : how(i, j)), choose, at: [row, 0] });
   const seen = { values: found.scores, hidden, caption: values.mask === "everything" ? "Scores" : "Scores that are seen" };
   const parts = {
-    0: () => [h("p", {}, "Every word has a query, a key and a value. Queries have the colours of their rows, keys and values those of their columns. We follow ", query(), "."),
+    0: () => (values.x.trim() ? fromTokens(found, values, { queries, keys, row, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: FROM_TOKENS }, "see X become Q, K and V"), "). We follow ", query(), "."),
       h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
-        matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))],
+        matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))]),
     1: () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
       ...equation([{ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }, "×", { values: found.k[0].map((_, channel) => found.k.map((each) => each[channel])), caption: "Kᵀ", columnNames: keys, colours: "columns" }, "=", { values: found.raw, caption: "Q Kᵀ", ...all }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}” · “${keys[j]}”: ${dot(found.q[i], found.k[j], found.raw[i][j])}`, choose, at: [row, 0] }),
@@ -191,16 +203,14 @@ function stages(found, state) {
       sums(keys.map((_, i) => [key(i), [own(found.scaled[row][i], i), ` + (${number(found.added[row][i])})`], own(found.scores[row][i], i)]))],
     [MASK]: () => [h("p", {}, found.sentence),
       ...turned({ values: found.scores, caption: "Scores" }, "→", seen, (i, j) => `“${queries[i]}” sees “${keys[j]}”: the score ${short(found.scores[i][j])} stays.`)],
-    5: () => [h("p", {}, "Each score becomes its exponential (less the row's highest score, which changes no weight), divided by the sum of the row. So the weights of ", query(), " add up to 1."),
-      ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${number(found.powers[i][j])} ÷ ${number(found.powers[i].reduce((a, b) => a + b, 0))} = ${number(found.weights[i][j])}`, "row"),
-      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? h("span", { class: "term" }, own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`) : "hidden", own(found.weights[row][i], i)]))],
+    5: () => [h("p", {}, "Each score s becomes eˢ, divided by the sum of its row, so that the weights of ", query(), " add up to 1. The row's highest score is taken off first: that changes no weight, and no number grows too large."),
+      ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: e^(${short(found.scores[i][j])} − ${short(highest(found, i))}) = ${number(found.powers[i][j])}; ${number(found.powers[i][j])} ÷ ${number(found.powers[i].reduce((a, b) => a + b, 0))} = ${number(found.weights[i][j])}`, "row"),
+      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? exponential(found.scores[row][i], highest(found, row), own(found.powers[row][i], i), found.powers[row].reduce((a, b) => a + b, 0)) : "hidden", own(found.weights[row][i], i)]))],
     6: () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
       ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}”, channel ${j + 1}: ${dot(found.weights[i], found.v.map((each) => each[j]), found.output[i][j])}`, choose, at: [row, 0] }),
       sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column")], tinted(vector(found.parts[row][i]), i, "column")]),
         ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true)],
   };
-  const there = stagesOf(values);
-  const shown = values.all ? there.slice(0, reached(values) + 1) : [there[reached(values)]];
-  return shown.map((i) => h("section", { "data-stage": i, class: i === there[reached(values)] ? "reached" : "before" }, h("h2", {}, `${there.indexOf(i) + 1}. ${STAGES[i]}`), parts[i]()));
+  return inPlace(parts, values, STAGES, stagesOf(setIn(values)));
 }
