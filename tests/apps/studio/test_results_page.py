@@ -38,6 +38,7 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     shown = [float(each.get_attribute("data-value")) for each in bars.all()]
     expected = sorted((e["en_de"] for e in TABLES["systems"] if "en_de" in e), reverse=True)
     assert shown == expected
+    page.get_by_text("Perplexity and parameters of each").click()
     variants = page.get_by_role("group", name="Variants of the base model")
     assert variants.evaluate("(each) => each.scrollHeight <= each.clientHeight")  # all 20 rows
     page.get_by_label("Languages").select_option("en_fr")
