@@ -104,6 +104,25 @@ def test_recorded_numbers_keep_four_digits(value: float) -> None:
     assert float(f"{short:.3e}") == short
 
 
+def test_answers_are_recorded_of_the_head_that_a_page_opens_at() -> None:
+    """The card says which head that is, and may name another after a training."""
+    if "en-de" not in models_at_hand():
+        pytest.skip("en-de is not at hand")
+    workspace = Workspace([models_at_hand()["en-de"].path])
+    [own] = [
+        each for each in models_at_hand()["en-de"].card().example_heads if each.part == "encoder"
+    ]
+    followed = [
+        body
+        for page, call in (("steps", "follow"), ("tour", "walk"))
+        for name, body in requests_of(page, workspace)
+        if name == call and (body["layer"], body["head"]) == (own.layer - 1, own.head - 1)
+    ]
+    examples = workspace.place("en-de").plain()["examples"]
+    assert {body["text"] for body in followed} == {each["text"] for each in examples}
+    assert any("row" in body for body in followed)
+
+
 def test_a_request_is_answered_for_each_model_of_its_kind_and_each_example() -> None:
     if "en-de" not in models_at_hand():
         pytest.skip("en-de is not at hand")
