@@ -221,6 +221,11 @@ def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
+    proof = page.locator("figure", has=page.get_by_role("heading", name="With warm-up"))
+    assert proof.locator("text.end").all_text_contents() == ["without warm-up", "with warm-up"]
+    assert "stays behind" in proof.locator("figcaption").inner_text()
+    assert page.get_by_label("Smoothing ε").count() == 0  # folded
+    page.get_by_text("Peak, axes and runs").click()
     taking = page.get_by_role("button", name="Take its settings")
     assert not taking.is_visible()
     page.get_by_label("Lay a run over it").select_option("run")
