@@ -105,6 +105,9 @@ def test_a_stretch_has_the_points_in_it(client: TestClient) -> None:
     assert [x for x, _ in first["figures"]["loss"]["train"]] == [29, 30, 31, 32, 33]
     assert first["figures"]["bleu"]["validation"] == [[20, 10], [40, 20]]
     assert first["figures"]["loss"]["smoothed"] == []
+    smooth = ask(client, "curves", figures=["loss", "seconds"], smooth=0.9)["runs"][0]["figures"]
+    assert smooth["loss"]["smoothed"]
+    assert smooth["seconds"]["smoothed"] == []  # without noise
     times = ask(client, "curves", axis="seconds")["runs"][1]
     assert times["span"] == [3, 120]
 
@@ -156,7 +159,7 @@ def charts(page: Any) -> Any:
 
 
 def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
-    page = runs_page.open("runs")
+    page = runs_page.open("runs?smooth=0")
     titles = page.locator(".multiples h3").all_inner_texts()
     assert titles == ["Loss", "BLEU", "Learning rate", "Tokens per second"]
     legend = page.locator(".legend li").all_inner_texts()
@@ -258,6 +261,11 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     page = visit.open("runs")
     rows = page.locator("[aria-label='State of the runs'] tbody tr").all_inner_texts()
     assert "60" in rows[0]
+    # Of several runs the smoothed lines alone, and in words where each ends.
+    legend = page.locator(".legend li").all_inner_texts()
+    assert "run, training" not in legend
+    assert {"run, smoothed", "other, smoothed"} <= set(legend)
+    assert page.locator(".sentence").inner_text().startswith("Loss at the end")
     assert "BLEU 30" in rows[0]
     assert "bits" not in rows[0]  # the loss in another unit
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
@@ -284,4 +292,7 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert page.evaluate("document.activeElement.getAttribute('role')") == "img"
     assert "step 1:" in page.locator(".multiples .readout").first.inner_text()
     page.get_by_label("other", exact=True).uncheck()
-    visit.until("document.querySelectorAll('.legend li').length === 2")
+    visit.until("document.querySelectorAll('.legend li').length === 3")
+    legend = page.locator(".legend li").all_inner_texts()
+    assert legend == ["run, training", "run, smoothed", "run, validation"]
+    assert page.get_by_label("Settings of the run").is_visible()

@@ -221,6 +221,12 @@ def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
+    proof = page.locator("figure", has=page.get_by_role("heading", name="With warm-up"))
+    # From the lowest end to the highest.
+    assert proof.locator("text.end").all_text_contents() == ["with warm-up", "without warm-up"]
+    assert "stays behind" in proof.locator("figcaption").inner_text()
+    assert page.get_by_label("Smoothing ε").count() == 0  # folded
+    page.get_by_text("Peak, axes and runs").click()
     taking = page.get_by_role("button", name="Take its settings")
     assert not taking.is_visible()
     page.get_by_label("Lay a run over it").select_option("run")
@@ -348,6 +354,14 @@ def test_translate(visit: Any, given: Any) -> None:
     page.wait_for_selector(".alternatives li")
     assert word.get_attribute("aria-pressed") == "true"
     visit.until("location.search.includes('word=1')")
+    # The lines and what is said of them are those of the word, with the pointer elsewhere.
+    page.locator("#translation button").first.evaluate("button => button.click()")
+    visit.until("location.search.includes('word=0')")
+    drawn = [weight for weight in expected.alignment.matrix[0] if weight >= 0.05]
+    assert page.locator(".word-line.strong").count() == len(drawn)
+    word.evaluate("button => button.click()")
+    visit.until("location.search.includes('word=1')")
+    visit.idle()
     offered = page.locator(".alternatives button").all_inner_texts()
     found = find_alternatives(translator, text, before)
     assert offered == [each.word or "(the end)" for each in found]

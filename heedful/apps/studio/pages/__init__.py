@@ -137,8 +137,8 @@ PAGES: tuple[Page, ...] = (
         "schedule",
         "Schedule",
         "The learning rate over the steps of training.",
-        "The learning rate rises in a straight line while Adam's averages are still unreliable. "
-        "Then it falls.",
+        "The learning rate, the size of a training step, rises in a straight line at first: the "
+        "warm-up. Then it falls. The second chart shows what a translator loses without warm-up.",
     ),
     Page(
         "results",

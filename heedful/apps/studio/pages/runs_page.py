@@ -25,6 +25,21 @@ POINTS = 400
 MOST_RUNS, MOST_FIGURES = 12, 8
 LINES, LINE_LENGTH = 5, 400
 _CONTINUATION = 40
+OVERVIEW = (
+    "model.encoder_layers",
+    "model.decoder_layers",
+    "model.width",
+    "model.num_heads",
+    "model.dropout",
+    "data.batch_tokens",
+    "optimizer.kind",
+    "schedule.kind",
+    "schedule.warmup_steps",
+    "schedule.peak_learning_rate",
+)
+"""Settings that are shown of a run by itself."""
+SET_BY_SCHEDULE = frozenset({"lr", "epoch", "total_tokens", "seconds"})
+"""Figures without noise, which are not smoothed."""
 LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity", "bits_per_token", "ter"})
 
 Names = Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)]
@@ -190,10 +205,22 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "max_steps": settings and settings.max_steps,
         "task": settings and settings.task,
         "begun": settings is not None and settings.init is not None,
-        "tokens_per_second": state.training.get("tokens_per_second"),
+        "settings": {} if settings is None else _overview(settings),
+        "parameters": (state.summary or {}).get("parameters"),
         "newest": {k: v for k, v in newest.items() if k != "event"},
         "samples": len(state.samples),
         **_totals(state),
+    }
+
+
+def _overview(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings of `OVERVIEW`; a run begun from another model names no sizes."""
+    every = flat(settings.plain())
+    begun = settings.init is not None
+    return {
+        key: every[key]
+        for key in OVERVIEW
+        if every.get(key) is not None and not (begun and key.startswith("model."))
     }
 
 
@@ -238,9 +265,10 @@ def _figure(log: RunLog, figure: str, request: CurvesRequest) -> dict[str, Any]:
         return thin_curve(part, POINTS, log=request.log)
 
     train = log.curve(figure, "train", request.axis)
+    is_smoothed = request.smooth > 0 and figure not in SET_BY_SCHEDULE
     return {
         "train": thin(train),
-        "smoothed": thin(smooth_curve(train, request.smooth)) if request.smooth else [],
+        "smoothed": thin(smooth_curve(train, request.smooth)) if is_smoothed else [],
         "validation": thin(log.curve(figure, "validation", request.axis)),
     }
 

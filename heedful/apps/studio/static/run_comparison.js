@@ -23,6 +23,19 @@ function endOf(reason) {
   return limit ? `complete: ${number(Number(limit.exec(reason)[1]))} ${unit}` : reason;
 }
 
+/** The settings of a run by itself; of several those are shown in which they differ. */
+function settingsOf(runs) {
+  const { settings = {}, parameters, task } = runs.length === 1 ? runs[0] : {};
+  const of = (key) => settings[key];
+  const blocks = { causal_lm: ["decoder"], masked_lm: ["encoder"], translation: ["encoder", "decoder"] }[task] ?? [];
+  const rows = [["parameters", parameters && tokens(parameters)],
+    ["blocks", blocks.map((part) => of(`model.${part}_layers`) ?? "").join(" + ").trim() || null],
+    ["width", of("model.width")], ["heads", of("model.num_heads")], ["dropout", of("model.dropout")], ["learning rate", of("schedule.peak_learning_rate")],
+    ["schedule", of("schedule.kind")?.replaceAll("_", " ")], ["warm-up, steps", of("schedule.warmup_steps")], ["optimizer", of("optimizer.kind")], ["tokens a step", of("data.batch_tokens")]]
+    .filter(([, value]) => value !== null && value !== undefined && value !== "+");
+  return rows.length ? table("Settings of the run", rows.map(([name]) => name), [rows.map(([, value]) => (typeof value === "number" ? number(value) : value))]) : "";
+}
+
 const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(value, 3)}`);
 
 function stateOf(run) {
@@ -76,7 +89,7 @@ export function comparison(state) {
       element.hidden = !found.runs.length;
       scored.hidden = found.runs.length < 2; // a run alone is compared with none
       standing.replaceChildren(table("State of the runs", ["run", "state", "step", "time", "target tokens", "tokens a second", "newest validation"], found.runs.map((run) => [
-        run.name, stateOf(run), `${number(run.step)}${run.max_steps && run.max_steps !== run.step ? ` of ${number(run.max_steps)}` : ""}`, duration(run.seconds), tokens(run.total_tokens), number(run.tokens_per_second, 3), newest(run)])));
+        run.name, stateOf(run), `${number(run.step)}${run.max_steps && run.max_steps !== run.step ? ` of ${number(run.max_steps)}` : ""}`, duration(run.seconds), tokens(run.total_tokens), run.seconds > 0 ? number(run.total_tokens / run.seconds, 3) : "–", newest(run)])), settingsOf(found.runs));
       differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
     },
   };

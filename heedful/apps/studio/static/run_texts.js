@@ -91,7 +91,7 @@ export function typedLines(state) {
     for (const old of written.querySelectorAll(":scope > .result")) old.remove();
     if (!found.lines.length) return;
     written.append(h("div", { class: "result" }, table("Texts of each run's best model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
-      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]), { words: true, class: "figures wrapped" })));
+      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i]?.trim() ?? each.problem ?? "–"))]), { words: true, class: "figures wrapped" })));
   });
   return { element, ask };
 }

@@ -1,7 +1,7 @@
 // Label smoothing: the target that a model learns, and the loss by what it gives the right word.
 
 import { choice, slider } from "./controls.js";
-import { figure, h, number, section } from "./dom.js";
+import { figure, h, number } from "./dom.js";
 import { barChart, facts } from "./draw/bars.js";
 import { lineChart } from "./draw/lines.js";
 
@@ -39,7 +39,7 @@ export function labelSmoothing(state) {
     if (changed.includes("smoothing") || changed.includes("vocabulary")) draw();
   });
   draw();
-  return section("Beside the schedule: label smoothing",
+  return h("div", {},
     h("p", {}, "The paper trains on targets that are not quite certain (ε = 0.1): perplexity gets worse, translations get better."),
     h("div", { class: "panel" }, slider(state, "smoothing", { label: "Smoothing ε", stops: [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3] }),
       choice(state, "vocabulary", { label: "Vocabulary", options: [[8, "8 words"], [100, "100 words"], [8000, "8,000 pieces"], [37000, "37,000 pieces"]] })),

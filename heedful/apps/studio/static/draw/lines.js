@@ -8,6 +8,7 @@ import { d3 } from "./d3.js";
 const MARGIN = { right: 26, top: 12, bottom: 40 };
 const EDGE = 5; // beyond the field, so that dots at its ends are whole
 const [ENDS, APART] = [500, 15]; // pixels: the narrowest chart with names at the ends, and between two of them
+const LINKED = 64; // pixels left of the field: linked charts begin at one place
 const ROWS = 60; // of the table of numbers
 let charts = 0;
 
@@ -87,7 +88,7 @@ function layOut(host, chart, all) {
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
-  const box = { width, height, bottom, top: MARGIN.top, left: leftOf(y, Boolean(chart.y.label)), right: width - (ends ? Math.max(...all.map((each) => widthOf(each.name))) + 10 : MARGIN.right) };
+  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.linked ? LINKED : 0, leftOf(y, Boolean(chart.y.label))), right: width - (ends ? Math.max(...all.map((each) => widthOf(each.name))) + 10 : MARGIN.right) };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
   if (chart.x.text) x.text = chart.x.text;
   return { ...box, x, y, all, chart, ends };

@@ -12,22 +12,21 @@ const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
 /**
  * What a page opens with: the runs of the person, or else of one model at hand, as the losses of others say nothing
- * beside them: a language model's, whose curve begins where training began. The speed of a run elsewhere says little.
+ * beside them: a language model's, whose curve begins where training began. Of a run elsewhere the scores are enough.
  */
 function opening({ places }) {
   const runs = places.filter((place) => place.run);
   const own = runs.filter((place) => !place.limits);
   const one = ["causal_lm", "translator"].map((kind) => runs.find((place) => place.kind === kind)).find(Boolean) ?? runs[0];
-  return { lines: own.length || one?.kind !== "causal_lm" ? "" : LINE, runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => name !== "tokens_per_second") };
+  return { lines: own.length || one?.kind !== "causal_lm" ? "" : LINE, runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => !["lr", "tokens_per_second"].includes(name)) };
 }
 
 export const defaults = (studio) => ({
-  ...opening(studio), axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
+  ...opening(studio), axis: "step", smooth: 0.9, logx: false, logy: false, from: 0, to: 0,
   score: "", target: "", sentence: -1, at: -1,
 });
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
-const NOTES = { loss: "Training counts dropout and label smoothing, validation does not: its curve may be lower." };
 const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
 const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it is no chance any more
 const EVERY = 3000; // milliseconds between two looks at running runs
@@ -66,7 +65,7 @@ export function mount({ root, below, side, state, studio }) {
     training.replaceChildren(...standing(found.runs));
     drawing.offered = [...USUAL.filter((name) => found.figures.includes(name)), ...found.figures.filter((name) => !USUAL.includes(name))];
     const offer = (usual) => drawing.offered.filter((name) => USUAL.includes(name) === usual).map((name) => [name, figureName(name)]);
-    drawing.begun = new Set(found.runs.filter((run) => run.begun).map((run) => run.name));
+    drawing.states = found.runs;
     which.fill(offer(true));
     rare.fill(offer(false));
     rare.hidden = !offer(false).length;
@@ -110,21 +109,44 @@ function standing(runs) {
     `${run.name} is at step ${number(run.step)}${run.max_steps ? ` of ${number(run.max_steps)}` : ""}${run.left > 0 ? `, about ${duration(run.left)} left` : ""}`).join("; "), `. Read again every ${EVERY / 1000} seconds.`];
 }
 
-/** What the loss of a run says, for who sees such a curve for the first time. */
-function lossInWords(run, axis, { offered, begun }) {
-  const { train = [], validation = [] } = run?.figures.loss ?? {};
-  if (train.length < 2 || validation.length < 2) return [];
-  const [first, last] = [validation[0], validation.at(-1)];
-  const best = validation.reduce((least, point) => (point[1] < least[1] ? point : least));
+const lowest = (points) => points.reduce((least, point) => (point[1] < least[1] ? point : least));
+
+/** What the losses of runs say, for who sees such curves for the first time. */
+function lossInWords(runs, axis, { offered, states }) {
+  const read = runs.filter(({ figures: { loss } }) => loss && loss.train.length > 1 && loss.validation.length > 1);
+  const at = (place) => `${axis === "step" ? "step " : ""}${number(place)}${axis === "step" ? "" : ` ${AXES[axis]}`}`;
+  if (read.length !== 1) return read.length ? comparedInWords(read, at, new Set(states.map((run) => run.task)).size > 1) : [];
+  const [{ name, figures: { loss: { train, smoothed, validation } } }] = read;
+  const [first, last, best] = [validation[0], validation.at(-1), lowest(validation)];
+  const begun = states.find((run) => run.name === name)?.begun;
   const doubt = (loss) => number(Math.exp(loss), 2);
   return [
-    `On texts that ${run.name} learns from (pale) the loss falls from ${number(train[0][1], 3)}; on texts held back (dark) from ${number(first[1], 3)} to `, h("strong", {}, number(last[1], 3)), ". ",
+    `On texts that ${name} learns from (${smoothed.length ? "solid" : "pale"}) the loss goes from ${number(train[0][1], 3)} to ${number((smoothed.at(-1) ?? train.at(-1))[1], 3)}; on texts held back (${smoothed.length ? "dashed" : "dark"}) from ${number(first[1], 3)} to `, h("strong", {}, number(last[1], 3)), ". ",
     ...(offered.includes("perplexity") && !offered.includes("accuracy")
       ? ["That is the doubt of a choice among ", h("strong", {}, doubt(last[1])), " pieces of text (e", h("sup", {}, number(last[1], 3)), `), at first among ${doubt(first[1])}. `] : []),
-    last[1] > best[1] * LEARNT_BY_HEART ? `It was lowest at ${axis === "step" ? "step " : ""}${number(best[0])}${axis === "step" ? "" : ` ${AXES[axis]}`} and has risen since: from there on the model learns its training texts by heart.`
-      : begun.has(run.name) ? "It goes on from a model that was trained before, so little is left to fall."
+    last[1] > best[1] * LEARNT_BY_HEART ? `It was lowest at ${at(best[0])} and has risen since: from there on the model learns its training texts by heart.`
+      : begun ? "It goes on from a model that was trained before, so little is left to fall."
       : best === last ? "It is lowest at the end: this model did not begin to learn its texts by heart." : "",
   ];
+}
+
+/** The same of several runs: where each ends, and whether it was lower before. */
+const comparedInWords = (runs, at, differ) => [
+  "Loss at the end, on texts held back: ",
+  ...runs.flatMap(({ name, figures: { loss: { validation } } }, i) => {
+    const [last, best] = [validation.at(-1)[1], lowest(validation)];
+    return [`${i ? "; " : ""}${name} `, h("strong", {}, number(last, 3)), last > best[1] * LEARNT_BY_HEART ? ` (lowest at ${at(best[0])}: ${number(best[1], 3)})` : ", its lowest"];
+  }), ".", differ ? " They learn different tasks, so compare the forms of the curves, not their heights." : "",
+];
+
+/** What is odd in a chart and has a reason. */
+function noteOf(name, runs) {
+  const parts = runs.map((run) => run.figures[name]).filter(Boolean);
+  if (name === "loss" && parts.some(({ train, smoothed, validation }) => validation.length && validation.at(-1)[1] < (smoothed.at(-1) ?? train.at(-1) ?? [0, 0])[1])) return "Training counts dropout and label smoothing, validation does not: so its curve can be the lower one.";
+  // After its peak every schedule falls.
+  const rises = ({ train }) => train.some(([, rate], i) => i > 1 && rate > 1.05 * train[i - 1][1] && train[i - 1][1] < 0.95 * train[i - 2][1]);
+  if (name === "lr" && parts.some(rises)) return "A jump: training went on with another number of steps, over which the schedule is spread anew.";
+  return "";
 }
 
 /** The charts of the chosen figures, which share pointer and stretch. */
@@ -147,7 +169,7 @@ function curvesOf(state, names) {
   body.append(h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
-    body, offered: [], begun: new Set(),
+    body, offered: [], states: [],
     draw() {
       zoomed.disabled = !stretch();
       if (!answer) return;
@@ -156,15 +178,16 @@ function curvesOf(state, names) {
       grid.classList.toggle("one", shown.length === 1);
       const seen = new Map();
       const elements = shown.map((name) => {
-        if (!places.has(name)) places.set(name, figure(title(name), NOTES[name]));
+        if (!places.has(name)) places.set(name, figure(title(name)));
         return places.get(name).element;
       });
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
       for (const name of shown) {
-        const lines = answer.runs.flatMap((run) => seriesOf(run, name, names.indexOf(run.name)));
+        const lines = answer.runs.flatMap((run) => seriesOf(run, name, names.indexOf(run.name), answer.runs.length === 1));
+        places.get(name).words.textContent = noteOf(name, answer.runs);
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
-          series: lines, legend: false, linked, height: shown.length === 1 ? 360 : 230,
+          series: lines, legend: false, linked, height: shown.length === 1 ? 330 : 200,
           x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? figureName(name) : "", log: logy },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
@@ -172,8 +195,8 @@ function curvesOf(state, names) {
       }
       const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
       const validated = (name) => seen.has(`${name}, validation`);
-      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name)).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
-      if (!stretch()) told.replaceChildren(...(answer.runs.length === 1 && shown.includes("loss") ? lossInWords(answer.runs[0], axis, part) : []));
+      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name) && !(answer.runs.length > 1 && seen.has(`${name}, smoothed`))).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
+      if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, part) : []));
       told.hidden = !told.childNodes.length;
       buttons.hidden = hint.hidden = !shown.length;
       if (!shown.length) grid.replaceChildren(h("p", { class: "note" }, answer.runs.length ? "Choose a figure." : "Choose a run."));
@@ -190,10 +213,11 @@ function curvesOf(state, names) {
   return part;
 }
 
-function seriesOf(run, name, index) {
+/** The lines of a run; of several the smoothed ones alone, as those behind would cover each other. */
+function seriesOf(run, name, index, alone) {
   const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
   return [
-    { name: run.name, colour: index, points: train, faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
+    { name: run.name, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
     { name: `${run.name}, smoothed`, colour: index, points: smoothed },
     { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0 },
   ];

@@ -1,3 +1,4 @@
+import { addressOf } from "../address.js";
 import { call, live, problem } from "../api.js";
 import { button, panel, slider } from "../controls.js";
 import { figure, folded, h, number, table } from "../dom.js";
@@ -18,6 +19,7 @@ const UNLIKELY = 0.5; // probability of a word below which it is underlined
 const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
 const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
 const LARGEST = 690; // exponent of the largest ratio that is shown
+const MEAN = "Each is a mean over the heads of the decoder's upper half.";
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
 export function mount({ root, below, side, state, studio }) {
@@ -46,6 +48,7 @@ export function mount({ root, below, side, state, studio }) {
   }, (found) => show(found));
 
   let last = null;
+  let rest = () => {}; // shows the lines of the chosen word
   function show(found) {
     last = found;
     why.replaceChildren();
@@ -58,7 +61,9 @@ export function mount({ root, below, side, state, studio }) {
     }
     const rank = Math.min(state.values.rank, found.translations.length - 1);
     const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
-    body.append(translated(found, rank, state));
+    const texts = translated(found, rank, state, studio);
+    rest = texts.rest;
+    body.append(texts.element);
     more.append(details(found, rank, state, limits));
     propose();
   }
@@ -116,8 +121,10 @@ export function mount({ root, below, side, state, studio }) {
       state.set({ prefix: "", rank: 0, word: -1 });
       return ask();
     }
-    if (last && changed.every((name) => name === "word")) propose();
-    else if (last && changed.every((name) => name === "rank" || name === "word")) show(last);
+    if (last && changed.every((name) => name === "word")) {
+      rest();
+      propose();
+    } else if (last && changed.every((name) => name === "rank" || name === "word")) show(last);
     else if (changed.some((name) => name !== "beside" && name !== "word")) ask();
   });
   arrange();
@@ -173,9 +180,9 @@ function likelihoods({ target, pieces }) {
 }
 
 /** Both texts, whose words point at each other, and what is known against the translation. */
-function translated(found, rank, state) {
+function translated(found, rank, state, studio) {
   const chosen = found.translations[rank];
-  const host = h("div", { class: "word-pair" });
+  const host = h("div", { class: `word-pair${chosen.matrix.length && chosen.matrix.length <= MOST_WORDS ? " in-columns" : ""}` });
   const { layer, draw } = wordLines(host);
   const said = h("p", { class: "readout", role: "status" });
   const sides = { source: new Map(), target: new Map() };
@@ -200,7 +207,7 @@ function translated(found, rank, state) {
     })).filter(({ above, below, weight, strong }) => above && below && weight >= (strong ? LEAST_DRAWN : least)).sort((a, b) => a.strong - b.strong));
     const words = weights.map((weight, i) => [weight, sides[across].get(i)]).filter(([weight]) => weight >= LEAST_DRAWN).sort(([a], [b]) => b - a)
       .map(([weight, element]) => `“${bare(element.textContent)}” ${Math.round(100 * weight)} %`);
-    if (words.length) said.textContent = side === "target" ? `Attention of “${bare(sides.target.get(index).textContent)}”: ${words.join(", ")}; the rest is on single words below 5 % and on the end of the text.` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}.`;
+    if (words.length) said.textContent = side === "target" ? `“${bare(sides.target.get(index).textContent)}” looks at ${words.join(", ")}; the rest is on words below 5 % and on the end of the text. ${MEAN}` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}. ${MEAN}`;
   };
   const rest = () => look("target", wordOf(chosen, state));
   const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
@@ -233,13 +240,16 @@ function translated(found, rank, state) {
     h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source")),
     h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")), layer);
   queueMicrotask(rest); // once it stands in the page, where words have places
-  return h("div", {},
+  const { model, text } = state.values;
+  const single = studio.pages.some(({ name }) => name === "attention") ? addressOf("attention", new URLSearchParams({ model, text }).toString()) : null;
+  const element = h("div", {},
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), `: it is in doubt whether ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     host, chosen.matrix.length ? said : null,
-    chosen.matrix.length ? h("p", { class: "note" }, "Point at any word for its weights. A large weight is not yet a large effect: “Why” measures that.") : null,
+    chosen.matrix.length ? h("p", { class: "note" }, "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " And a large weight is not yet a large effect: “Why” measures that.") : null,
     low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${number(probable.get(part.word), 2)}`), ".") : null);
+  return { element, rest };
 }
 
 /** The other translations, the numbers, and the alignment. */
