@@ -213,6 +213,11 @@ def test_lines_of_a_translator(look, readers) -> None:
     page.reload()
     look.idle()
     assert links(page) == pytest.approx(kept)
+    assert page.locator("path.pale").count() == len(
+        {at for at in drawn(cross) if at[1] == 2}
+    ) - len(kept)
+    page.get_by_role("button", name="All", exact=True).click()
+    assert links(page) == pytest.approx({at: w for at, w in drawn(cross).items() if at[1] == 2})
 
     page.get_by_label("Attention of").select_option("encoder")
     look.idle()

@@ -86,7 +86,7 @@ def test_a_saved_picture_is_what_is_seen(visit: Any, theme: str) -> None:
 
 def test_an_svg_names_model_text_layer_and_head(visit: Any) -> None:
     page = visit.open(ADDRESS)
-    links = page.locator("figure path.link").count()
+    links = page.locator("figure path.link, figure path.pale").count()
     root = ElementTree.fromstring(save(page, "SVG"))
     words = " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
     caption = words.partition("Attention – ")[2]

@@ -120,10 +120,13 @@ def test_scale(visit: Any) -> None:
 
 def test_masks(visit: Any) -> None:
     page = visit.open("masks")
+    assert visit.fact("seen") == "136 of 256"
+    page.get_by_role("button", name="ALiBi").click()
+    visit.idle()
     added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
     assert page.locator(".ticked span span").all_inner_texts() == ["0", "0.1", "0.25", "0.5", "1"]
-    page.get_by_label("Bias").select_option("none")
+    page.get_by_role("button", name="None", exact=True).click()
     page.get_by_text("More masks").click()
     expression = page.get_by_label("Mask: combine with & and |")
     expression.fill("window(3) & causal | prefix(2)")

@@ -29,7 +29,7 @@ export const headColour = (head, count) => (count <= 6 ? series(head)
  * Draw words and lines.
  * @param host where
  * @param picture {rows, columns: {pieces, label}, heads: [{head, weights}], colour(head),
- *   chosen: {side, index} or null, choose({side, index} or null): told what a click has chosen,
+ *   others: heads whose lines of the chosen word are drawn pale, chosen: {side, index} or null, choose({side, index} or null): told what a click has chosen,
  *   least: the weight from which a line is drawn}
  *   weights: of each head, rows after rows; side: "row" or "column"
  */
@@ -76,12 +76,15 @@ export function linkPicture(host, picture) {
     svg.setAttribute("height", most * LINE);
     svg.setAttribute("viewBox", `0 0 ${width} ${most * LINE}`);
     const found = linesOf(picture, now);
-    svg.replaceChildren(...found.lines.map(([row, column, head, weight]) => s("path", {
+    const line = ([row, column, head, weight], kind, opacity) => s("path", {
       d: `M0 ${(row + 0.5) * LINE}C${width / 2} ${(row + 0.5) * LINE} ${width / 2} ${(column + 0.5) * LINE} ${width} ${(column + 0.5) * LINE}`,
-      class: "link", stroke: picture.colour(head), "stroke-width": (0.6 + 2.6 * weight).toFixed(2),
-      "stroke-opacity": Math.min(1, 0.12 + weight).toFixed(2), "data-link": `${row},${column},${head}`, "data-weight": weight,
-    })));
-    note.textContent = found.note;
+      class: kind, stroke: picture.colour(head), "stroke-width": (0.6 + 2.6 * weight).toFixed(2),
+      "stroke-opacity": Math.min(1, opacity).toFixed(2), "data-link": `${row},${column},${head}`, "data-weight": weight,
+    });
+    const others = now && picture.others?.length ? linesOf({ ...picture, heads: picture.others }, now).lines : [];
+    svg.replaceChildren(...others.map((each) => line(each, "pale", 0.1 + 0.3 * each[3])),
+      ...found.lines.map((each) => line(each, "link", 0.12 + each[3])));
+    note.textContent = others.length ? `${found.note} Pale: the other heads of the layer, in their colours.` : found.note;
     glow(words, picture, now);
     said.textContent = now ? sentence(picture, now) : "Point at a word, or go to it with the keyboard, for its lines alone; click to keep them.";
   }

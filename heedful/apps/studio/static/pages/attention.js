@@ -52,7 +52,8 @@ export function mount({ root, below, side, state, studio }) {
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
       ...second.elements, part, layer, view));
-  const measured = h("p", { class: "note" });
+  const evidence = h("p", { class: "note" });
+  const measured = h("details", {}, h("summary", {}, "What was measured of this head"), evidence);
   const beside = h("div", {}, whole.element, heads, measured,
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
   root.append(h("div", { class: "pair" }, body, beside));
@@ -84,8 +85,12 @@ export function mount({ root, below, side, state, studio }) {
     if (asked.text.trim() === "") return null;
     const { part: wanted, layer: number, heads: on } = state.values;
     const chosen = on.includes(ALL) ? null : on.map(Number).sort((a, b) => a - b);
-    const found = await call("attention", "show", { ...asked, part: wanted, layer: number, heads: chosen?.length ? chosen : null }, signal);
-    return found.parts.length === 0 ? found : { ...found, maps: weightMaps(found) };
+    const of = (some) => call("attention", "show", { ...asked, part: wanted, layer: number, heads: some }, signal);
+    const all = await of(null);
+    // Of a long text not all heads fit into an answer: those that are missing are asked for by name.
+    const narrow = chosen?.some((head) => !all.heads?.includes(head)) && all.parts.length > 0;
+    const found = narrow ? await of(chosen) : all;
+    return found.parts.length === 0 ? found : { ...found, narrow, maps: weightMaps(found) };
   }, (found) => {
     last = found;
     show();
@@ -118,7 +123,8 @@ export function mount({ root, below, side, state, studio }) {
     layer.fill(own.blocks.map((block, i) => [i, i === own.blocks.length - 1 ? `${block + 1}, the last` : String(block + 1)]));
     layer.querySelector("select").value = String(last.layer);
     headButtons(heads, { state, own, on: on(), last, named: named.found(), relationOf: (head) => relationName(studio, state.values.model, { ...last, head }) });
-    measured.textContent = on().length === 1 ? relationEvidence(studio, state.values.model, { ...last, head: on()[0] }) : "";
+    evidence.textContent = on().length === 1 ? relationEvidence(studio, state.values.model, { ...last, head: on()[0] }) : "";
+    measured.hidden = evidence.textContent === "";
     draw(body, { state, last: { ...last, answer: second.answer, requested: second.asked(), kind: place?.kind }, own, on: on(), choose });
     mark();
   }
@@ -155,7 +161,7 @@ export function mount({ root, below, side, state, studio }) {
     return [relation, pattern].filter(Boolean).join("; ") || undefined;
   };
   // What is drawn may be of the part before, while the weights of the chosen one are on their way.
-  const drawable = () => last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)));
+  const drawable = () => last && (last.parts.length === 0 || (on().every((head) => last.maps.has(head)) && !(last.narrow && state.values.heads.includes(ALL))));
   named.watch(() => {
     nameHeads(whole.host, nameOf);
     if (drawable()) show();
@@ -211,7 +217,10 @@ function draw(body, { state, last, own, on, choose }) {
   const shown = state.values.words && view !== "neurons" ? joinWords(last) : last;
   const [rows, columns] = [shown.rows.pieces, shown.columns.pieces];
   const [looking, lookedAt] = SIDES[last.part];
-  const heads = on.map((head) => ({ head, weights: shown.maps.get(head) }));
+  const weightsOf = (some) => some.map((head) => ({ head, weights: shown.maps.get(head) }));
+  const heads = weightsOf(on);
+  // One head stands among the others of its layer, which tell how it differs.
+  const others = on.length === 1 ? weightsOf([...shown.maps.keys()].filter((head) => head !== on[0])) : [];
   const picture = figure(`${PARTS[last.part][2]}, layer ${own.blocks[last.layer] + 1}`);
   const left = own.heads - last.maps.size;
   picture.words.textContent = `${PARTS[last.part][1]} ${rows.length} × ${columns.length} weights for each head.`;
@@ -228,11 +237,11 @@ function draw(body, { state, last, own, on, choose }) {
   const words = () => wordRow({ pieces: rows, chosen: query, choose: (row) => state.set({ row: state.values.words && shown !== last ? last.rows.words.indexOf(row) : row, column: -1 }, { step: true }), label: "Click a word to make it the query" });
   const names = { rows: { label: looking, names: rows.map(shownPiece) }, columns: { label: lookedAt, names: columns.map(shownPiece) } };
   if (view === "neurons") neurons(picture, state, { head: on[0], query, words, asked: last.requested });
-  else if (view === "strips") strips(picture, { heads, query, words, columns, own, names });
+  else if (view === "strips") strips(picture, { heads: [...heads, ...others].sort((a, b) => a.head - b.head), alone: others.length ? on[0] : -1, query, words, own, names, columns });
   else if (view === "matrix") matrixOf(picture, { heads, rows, columns, names, chosen, pick });
   else {
     linkPicture(picture.host, {
-      rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, chosen,
+      rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, others, chosen,
       colour: (head) => headColour(head, own.heads), choose: pick, least: state.values.least,
     });
   }
@@ -267,12 +276,13 @@ function matrixOf(picture, { heads, rows, columns, names, chosen, pick }) {
 }
 
 /** What each head gives the query: a strip of colours for each. */
-function strips(picture, { heads, query, words, columns, own, names }) {
+function strips(picture, { heads, alone, query, words, columns, own, names }) {
   const host = h("div", { class: "drawing" });
-  picture.host.append(h("p", { class: "note" }, "Each head alone. Click a word to make it the query."), words(), host);
+  picture.host.append(h("p", { class: "note" }, "A strip for each head. Click a word to make it the query."), words(), host);
   heatMap(host, {
     values: heads.map(({ weights }) => [...weights.subarray(query * columns.length, (query + 1) * columns.length)]), kind: "share", cell: 34,
     rows: { label: "head", names: heads.map(({ head }) => `head ${head + 1}`) }, columns: names.columns,
+    marked: alone < 0 ? undefined : { side: "row", index: heads.findIndex(({ head }) => head === alone) },
     describe: `What ${heads.length} of ${own.heads} heads give “${spokenPiece(names.rows.names[query])}”.`,
   });
 }
@@ -321,7 +331,7 @@ function labelled(below, state) {
   }, (answer) => {
     found = answer;
     clear();
-    host.append(...(answer ? evidence(answer) : [h("p", { class: "note" }, "This model comes with no sentences: type ten or more.")]));
+    host.append(...(answer ? patterns(answer) : [h("p", { class: "note" }, "This model comes with no sentences: type ten or more.")]));
     tell();
   });
   state.watch((values, changed) => {
@@ -335,14 +345,13 @@ function labelled(below, state) {
   return { element: place, found: () => found, watch: (watcher) => { tell = watcher; } };
 }
 
-function evidence(answer) {
-  const read = `${number(answer.sentences)} sentences, ${number(answer.rows)} rows of attention`;
+function patterns(answer) {
   if (!answer.enough) {
-    return [h("p", { class: "sentence" }, `${read}: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
+    return [h("p", { class: "sentence" }, `${number(answer.sentences)} sentences, ${number(answer.rows)} rows of attention: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
   }
   const [clear, lean] = [true, false].map((wanted) => answer.labels.filter((each) => each.clear === wanted));
   const rows = (labels) => table(`Heads with a pattern, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
     labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.kind, number(each.evidence, 2), each.why]));
-  return [h("p", { class: "sentence" }, `${read}: of ${number(answer.count)} heads of this part ${number(clear.length)} ${clear.length === 1 ? "has" : "have"} a clear pattern.`),
+  return [h("p", { class: "sentence" }, `${number(clear.length)} of ${number(answer.count)} heads ${clear.length === 1 ? "has" : "have"} a clear pattern on ${number(answer.sentences)} sentences.`),
     clear.length ? rows(clear) : "", lean.length ? folded(`${number(lean.length)} that only lean to a pattern`, () => rows(lean)) : ""];
 }

@@ -1,11 +1,11 @@
 import { call, live } from "../api.js";
-import { button, choice, panel, slider, text } from "../controls.js";
+import { button, panel, slider, text } from "../controls.js";
 import { figure, folded, h, number } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 
 export const defaults = () => ({
-  mask: "causal", length: 16, padding: 0, segments: 1, bias: "alibi", heads: 8, head: 1, max_distance: 16,
+  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16,
 });
 
 const EXAMPLES = [
@@ -25,7 +25,14 @@ const MORE = [
   ["window(2) | global(1) | random(2, 1, 16, 1)", "The same with random pairs"],
   ["window_2d(4, 2, 2)", "Near patches of a picture, 4 in a row"],
 ];
+const BIASES = [
+  ["none", "None"],
+  ["alibi", "ALiBi: far words count less"],
+  ["t5", "T5: a number for each distance"],
+  ["relative_keys", "Relative keys (Shaw)"],
+];
 const SHARES = [0, 0.1, 0.25, 0.5, 1];
+const WHY = "In training the whole text is there at once: without the mask a word could copy the next one, which it is to predict.";
 const PACKED = "causal & segment";
 const SENTENCE = "The cat sat on the mat because it was tired and the sun was so warm".split(" ");
 
@@ -37,27 +44,27 @@ export async function mount({ root, side, state }) {
       h("li", {}, h("code", {}, settings.length ? `${name}(${settings.join(", ")})` : name), ` ${about}`))));
     return list;
   });
-  const example = ([mask, name]) => {
-    const made = button(name, () => state.set({ mask, segments: mask === PACKED ? 3 : 1 }, { step: true }), { quiet: true });
-    made.dataset.mask = mask;
+  const group = (label, all, setting, also = () => ({})) => h("div", { class: "field examples", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(([value, name]) => {
+    const made = button(name, () => state.set({ [setting]: value, ...also(value) }, { step: true }), { quiet: true });
+    made.dataset[setting] = value;
     return made;
-  };
-  const group = (label, all) => h("div", { class: "field examples", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(example));
+  }));
+  const packed = (mask) => ({ segments: mask === PACKED ? 3 : 1 });
   const biasControls = [
     slider(state, "head", { label: "Head", min: 1, max: state.values.heads }),
     slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
   const more = h("details", {}, h("summary", {}, "More masks"),
-    group("Masks of long texts", MORE),
+    group("Masks of long texts", MORE, "mask", packed),
     text(state, "mask", { label: "Mask: combine with & and |", code: true }),
     words,
     slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
     slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }));
   side.append(
     panel(
-      group("Who may look at whom", EXAMPLES),
-      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi: a penalty for distance"], ["t5", "T5: a number for each bucket of distances"], ["relative_keys", "relative keys (Shaw)"]] }),
+      group("Who may look at whom", EXAMPLES, "mask", packed),
+      group("Bias: what distance adds to a score", BIASES, "bias"),
       ...biasControls,
       slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
       more));
@@ -65,7 +72,7 @@ export async function mount({ root, side, state }) {
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
   const arrange = ({ mask, bias }) => {
-    for (const each of side.querySelectorAll("[data-mask]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask));
+    for (const each of side.querySelectorAll("[data-mask], [data-bias]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask || each.dataset.bias === bias));
     more.open ||= !EXAMPLES.some(([own]) => own === mask);
     biasControls[0].hidden = bias === "none";
     biasControls[1].hidden = bias !== "t5" && bias !== "relative_keys";
@@ -84,9 +91,9 @@ function addedPicture({ host, words, element }, { found, hidden, sides, names, s
   const { bias, head } = state.values;
   element.querySelector("h3").textContent = found.added ? "Mask and bias" : "Who sees whom";
   if (!found.added) {
-    words.textContent = "Filled: the pair is allowed. Empty: it is hidden.";
+    words.textContent = "Filled: the row’s word sees the column’s. Hatched: hidden by the mask.";
     heatMap(host, {
-      values: found.visible, kind: "share", binary: true, ...sides, describe: `${names.length} queries by ${names.length} keys. ${found.sentence}`,
+      values: found.visible, kind: "share", binary: true, hidden, ...sides, describe: `${names.length} queries by ${names.length} keys. ${found.sentence}`,
       readout: (i, j, seen) => `query ${names[i]} ${seen ? "sees" : "does not see"} key ${names[j]}`,
     });
     return;
@@ -107,7 +114,7 @@ function drawn(host, state) {
     const spoken = !found.segments && length <= SENTENCE.length; // then words of a sentence stand for the positions
     const names = found.positions.map((position, i) => (position < 0 ? "–" : spoken ? SENTENCE[position] : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
     const sides = { rows: { label: "query", names }, columns: { label: "key", names } };
-    sentence.textContent = found.sentence;
+    sentence.textContent = state.values.mask === "causal" ? `${found.sentence} ${WHY}` : found.sentence;
     numbers.replaceChildren(facts([
       ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
       ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
