@@ -104,8 +104,8 @@ function words(training, name) {
 
 const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
 
-const samplesOf = (result) => table("What the model trained here writes", ["English", "right", "written"],
-  result.samples.map((each) => [each.source, each.reference, mark(each.text, each.reference)]), { words: true });
+const samplesOf = (result) => table("What the model trained here writes", ["English", "German"],
+  result.samples.map((each) => [each.source, h("span", {}, mark(each.text, each.reference), each.text === each.reference ? "" : h("small", {}, ` right: ${each.reference}`))]), { words: true, class: "figures pairs written" });
 
 const SHORT = 8; // characters beyond the length of the right one; a wrong translation may go on and on
 
