@@ -79,6 +79,7 @@ export function mount({ root, below, side, state }) {
       found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
     made.replaceChildren(h("p", {}, `Each model trained on ${number(found.data.pairs)} generated dates, about 500 tokens an update, then translated ${number(found.data.test)} that are not among them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
+    trainer.retell();
     draw();
   });
   state.watch(ask);
