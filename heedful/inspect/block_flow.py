@@ -54,6 +54,8 @@ class FlowPart(Result):
             for tensors without a vector per token.
         figures: summary statistics by name.
         about: sentence that explains the tensor.
+        vectors: [tokens, D] float32 vectors of the stream, and of what is added to it; None for
+            other tensors.
     """
 
     key: str
@@ -68,6 +70,9 @@ class FlowPart(Result):
     sizes: np.ndarray | None
     figures: dict[str, float]
     about: str
+    vectors: np.ndarray | None = None
+
+    left_out = ("vectors",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,4 +384,5 @@ def _flow_part(step: _Step, value: np.ndarray, tokens: tuple[str, ...]) -> FlowP
         sizes,
         figures,
         step.about,
+        value[0] if step.on_stream or step.role == "output" else None,
     )

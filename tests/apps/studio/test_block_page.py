@@ -77,7 +77,22 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     rows = page.locator(".detail tbody tr")
     rows.first.wait_for()
     assert rows.locator("td").all_inner_texts() == [visit.shown(float(x)) for x in key.sizes]
-    assert rows.locator("th").all_inner_texts() == list(reading.encoder.pieces)
+    shown = [piece.replace("\u2581", "·") for piece in reading.encoder.pieces]
+    assert rows.locator("th").all_inner_texts() == shown
+
+    # A token's vector is added up in strips: stream, what is added, and the sum.
+    names = page.locator("text.addition").evaluate_all("all => all.map(x => x.textContent)")
+    added = ("self-attention", "cross-attention", "feed-forward")
+    rows_of = [[f"+ {name}", "= sum", "after the norm"] for name in added]
+    assert names == ["stream in", *(name for rows in rows_of for name in rows)]
+    vectors = {key: part.vectors[1] for key, part in parts.items() if part.vectors is not None}
+    channel = int(np.abs(vectors["self.output"][:32]).argmax())
+    start, plus, total = (vectors[k][channel] for k in ("input", "self.output", "self.sum"))
+    assert start + plus == pytest.approx(total, abs=1e-5)
+    sign = "+" if plus >= 0 else "−"
+    first = f"{visit.shown(float(start), 3)} {sign} {visit.shown(abs(float(plus)), 3)} = "
+    told = f"Channel {channel + 1}, framed: {first}{visit.shown(float(total), 3)};"
+    assert visit.fact("channel-sum").startswith(told)
 
     # The keyboard goes from part to part.
     page.locator("[data-part='input']").focus()
@@ -85,7 +100,7 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     page.keyboard.press("Enter")
     visit.until("document.querySelector('#address').innerText === 'decoder.0.self.query'")
     assert page.evaluate("document.activeElement.dataset.part") == "self.query"
-    assert page.locator("[aria-pressed=true]").get_attribute("data-part") == "self.query"
+    assert page.locator("[data-part][aria-pressed=true]").get_attribute("data-part") == "self.query"
     page.go_back()
     visit.until("document.querySelector('#address').innerText === 'decoder.0.cross.key'")
 

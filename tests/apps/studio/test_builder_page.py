@@ -204,6 +204,10 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     exact = [float(each.get_attribute("data-value") or -1) for each in rows.all()]
     means = [sum(r["exact"] for r in runs) / len(runs) for runs in records["runs"].values()]
     assert exact == pytest.approx(means)
+    # Parts whose runs do as well as those with everything are marked without a click.
+    needless = rows.filter(has_text="not needed here")
+    assert needless.count() == 2
+    assert "feed-forward" in needless.first.inner_text()
     # A list for each reference, in which the others are compared with it.
     first = page.locator(".ablated li:first-child label").all_inner_texts()
     assert [each.strip() for each in first] == [

@@ -168,7 +168,7 @@ def test_a_digit_is_drawn(at: Any) -> None:
 def test_the_tune_plays_and_stops(at: Any) -> None:
     page = at.open("everywhere?tune=cadence")
     assert "41" in page.locator(".domain").nth(2).locator(".shape-line").inner_text()
-    page.get_by_role("button", name="Play").click()
+    page.get_by_role("button", name="Play", exact=True).click()
     page.get_by_role("button", name="Stop").wait_for()
     at.until(
         "document.querySelector('.domain .roll-head').getAttribute('visibility') === 'visible'"
@@ -178,7 +178,7 @@ def test_the_tune_plays_and_stops(at: Any) -> None:
         ".getAttribute('transform').slice(10)) > 8"
     )
     page.get_by_role("button", name="Stop").click()
-    page.get_by_role("button", name="Play").wait_for()
+    page.get_by_role("button", name="Play", exact=True).wait_for()
     at.until("document.querySelector('.domain .roll-head').getAttribute('visibility') === 'hidden'")
     page.get_by_label("Tune", exact=True).select_option("joy")
     at.until("document.body.innerText.includes('Ludwig van Beethoven')")

@@ -163,6 +163,20 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     at.idle()
     chosen = attention_of(pipeline, picture, layers=[1], heads=[0], rows=[8]).weights[0, 0, 0]
     assert shares(page) == grid(at, chosen[1:])
+    # Every head of the patch has a thumbnail, all on one scale; a click opens it.
+    every = attention_of(pipeline, picture, rows=[8]).weights[:, :, 0, 1:]
+    pixels = "each => each.map(c => c.getContext('2d').getImageData(0, 0, 3, 3).data[0])"
+    thumbs = page.locator("[data-head]")
+    assert thumbs.count() == every.shape[0] * every.shape[1]
+    red = thumbs.locator("canvas").evaluate_all(pixels)
+    corner = every[:, :, 0].ravel()
+    assert red[int(corner.argmax())] == min(red)
+    assert page.locator("[data-head][aria-pressed=true]").get_attribute("data-layer") == "1"
+    thumbs.first.click()
+    at.until("location.search.includes('layer=1')")
+    page.go_back()
+    at.until("location.search.includes('layer=2')")
+    at.idle()
     canvas = page.locator("figure", has_text="The patches").locator("canvas")
     canvas.press("ArrowUp")
     at.until("location.search.includes('patch=4')")

@@ -18,7 +18,7 @@ from heedful.apps.studio.page import (
 )
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import DataError
-from heedful.inspect.block_flow import block_flow
+from heedful.inspect.block_flow import FlowPart, block_flow
 from heedful.inspect.readings import tensors
 from heedful.inspect.residual_stream import contributions
 from heedful.inspect.subject import Subject, run, sublayers
@@ -26,6 +26,10 @@ from heedful.nn.capture import Capture
 from heedful.search.alignment import token_words
 
 MOST_CONTEXTS = 16
+CHANNELS = 32
+"""Channels of a vector that are drawn; all of them would be too narrow to tell apart."""
+MOST_STRIPS = 40
+"""Maximum number of tokens whose vectors are returned."""
 PUNCTUATION = " .,;:!?\"'()“”"
 
 
@@ -47,7 +51,15 @@ def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
     subject, reading = read_text(request, workspace)
     result = block_flow(subject, reading, _stack(request, subject), request.layer)
     stacks = {name: len(stack.blocks) for name, stack in subject.model.stacks().items()}
-    return {"stacks": stacks, "target": reading.target, **result.plain()}
+    parts = [{**part.plain(), "channels": _channels(part)} for part in result.parts]
+    return {"stacks": stacks, "target": reading.target, **result.plain(), "parts": parts}
+
+
+def _channels(part: FlowPart) -> Any:
+    """Return the first channels of each token's vector, [tokens, channels]; null without them."""
+    if part.vectors is None or len(part.tokens) > MOST_STRIPS:
+        return None
+    return round_digits(part.vectors[:, :CHANNELS])
 
 
 @call(StackRequest)

@@ -110,6 +110,8 @@ def _distance(
 MOST_DRAWN = 64
 """Maximum number of pixels on a side of a drawing."""
 _CLASSES = 10
+MOST_SHADES = 40_000
+"""Maximum number of weights in the thumbnails of all heads."""
 
 Pixel = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
@@ -252,19 +254,42 @@ def _attention(
     spec = pipeline.spec
     reading = see(subject, pipeline.prepare([picture])[0].numpy())
     layer = spec.encoder.num_layers - 1 if request.layer is None else request.layer
-    first = spec.num_states - (spec.image_size // spec.patch_size) ** 2
+    side = spec.image_size // spec.patch_size
+    first = spec.num_states - side**2
+    every = attention(subject, reading, "encoder")
     if request.rollout:
-        traced = rollout(attention(subject, reading, "encoder"))
+        traced = rollout(every)
         if layer >= len(traced.layers):
             raise DataError(f"There is no layer {layer}", where="layer")
         rows = traced.weights[layer]
     else:
         heads = None if request.head is None else [request.head]
         rows = attention(subject, reading, "encoder", layers=[layer], heads=heads).mean()
-    if request.patch is None:  # [CLS], or the mean of all states without one
-        shares = rows[0] if first else rows.mean(0)
-    elif request.patch + first >= len(rows):
+    if request.patch is not None and request.patch + first >= len(rows):
         raise DataError(f"There is no patch {request.patch}", where="patch")
-    else:
-        shares = rows[request.patch + first]
-    return {"shares": shares[first:].tolist(), "whole": float(shares[0]) if first else None}
+
+    def query(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the row of the patch; without one that of [CLS], or the mean of all states."""
+        if request.patch is None:
+            return weights[..., 0, :] if first else weights.mean(-2)
+        return weights[..., request.patch + first, :]
+
+    shares = query(rows)
+    return {
+        "shares": shares[first:].tolist(),
+        "whole": float(shares[0]) if first else None,
+        "heads": _thumbnails(query(every.weights)[..., first:], side),
+    }
+
+
+def _thumbnails(weights: npt.NDArray[np.float32], side: int) -> dict[str, Any] | None:
+    """Return weights [layers, heads, patches] as shades of one scale; null if too many to show."""
+    if weights.size > MOST_SHADES:
+        return None
+    most = float(weights.max())
+    shades = np.round(255 * weights / most).astype(np.uint8)
+    return {
+        "shape": [*weights.shape[:2], side, side],
+        "shades": base64.b64encode(shades.tobytes()).decode("ascii"),
+        "most": most,
+    }

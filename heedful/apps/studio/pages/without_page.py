@@ -8,7 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heedful.apps.studio.page import NoSettings, call
-from heedful.apps.studio.small_translator import PAIRS, STEPS, VARIANTS, Components, read_records
+from heedful.apps.studio.small_translator import (
+    PAIRS,
+    STEPS,
+    VALIDATED_SENTENCES,
+    VARIANTS,
+    Components,
+    read_records,
+)
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 
@@ -49,7 +56,7 @@ def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
                 },
             }
         )
-    return {**records, "variants": variants}
+    return {**records, "validated": VALIDATED_SENTENCES, "variants": variants}
 
 
 @call(TrainRequest)

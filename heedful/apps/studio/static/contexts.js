@@ -37,9 +37,11 @@ export function contexts(state, studio) {
     const at = state.values.cdepth < 0 ? last : Math.min(state.values.cdepth, last);
     const { points, cosines } = shown.depths[at];
     const mean = (rows) => rows.reduce((sum, row) => sum + row, 0) / rows.length;
-    const others = cosines.flatMap((row, i) => row.filter((_, j) => j > i));
-    numbers.replaceChildren(facts([["mean cosine of two of them", number(mean(others), 3), "context-cosine"], ["after block", `${at} of ${last}`, "context-depth"]]));
     const groups = groupsOf(state.values.csentences);
+    const pairs = (wanted) => cosines.flatMap((row, i) => row.filter((_, j) => j > i && wanted(groups[i] === groups[j])));
+    const cosine = (words, values, name) => [`cosine of ${words}`, values.length ? number(mean(values), 3) : "–", name];
+    numbers.replaceChildren(facts([...new Set(groups).size > 1 ? [cosine("two of one colour", pairs((same) => same), "context-same"), cosine("two of different colours", pairs((same) => !same), "context-other")]
+      : [cosine("two of them, mean", pairs(() => true), "context-cosine")], ["after block", `${at} of ${last}`, "context-depth"]]));
     scatterChart(picture.host, {
       points: points.map(([x, y], i) => ({ group: groups[i], name: shown.sentences[i].length > 48 ? `${shown.sentences[i].slice(0, 47)}…` : shown.sentences[i], x, y })),
       x: { label: "first direction" }, y: { label: "second direction" },

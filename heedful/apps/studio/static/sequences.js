@@ -8,6 +8,7 @@ import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
 import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
+import { thumbnail } from "./thumbnails.js";
 import { base64Of } from "./upload.js";
 
 const MIXED = 45; // per cent of the glow behind a token, so that its text stays readable
@@ -52,8 +53,11 @@ export function sequences(host, state, studio) {
   const body = h("div", {}, pictures, cut, chips, said);
   const buttons = h("div", { class: "row" }, another, player);
   const acts = h("div", { class: "fours" }, own, keep, warmth, step, buttons);
-  host.replaceChildren(about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
-    h("div", { class: "fours" }, choice(state, "records", { label: "Model", options: models(studio).map((each) => each.name) }), samples, layer, head), acts),
+  const cards = models(studio).map((each) => h("button", { type: "button", class: "quiet", "data-model": each.name, title: each.summary || null, onclick: () => state.set({ records: each.name }, { step: true }) }, thumbnail(each.name), each.name));
+  const press = () => cards.forEach((each) => each.setAttribute("aria-pressed", String(each.dataset.model === place().name)));
+  press();
+  host.replaceChildren(h("div", { class: "examples model-cards", role: "group", "aria-label": "Model" }, cards), about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
+    h("div", { class: "fours" }, samples, layer, head), acts),
   body, limited);
 
   let found = null;
@@ -201,6 +205,7 @@ export function sequences(host, state, studio) {
     }
   });
   state.watch((_, changed) => {
+    press();
     if (changed.includes("records") || changed.includes("sample")) upload = null;
     if (changed.includes("records")) {
       state.set({ sample: 0, keep: 0, step: 0, token: -1, layer: 0, head: 0 });

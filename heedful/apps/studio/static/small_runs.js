@@ -56,6 +56,10 @@ export function liveTraining({ components, seed = () => 1, changed, names }) {
   const element = h("div", { class: "live" }, h("div", { class: "row" }, train, stop, said), bar, trouble, written);
   let waiting = null;
   let shown = "";
+  let last = null;
+  element.retell = () => { // names may be known later than the training
+    if (last) said.textContent = words(last, names(last.components));
+  };
 
   async function ask(name, body) {
     clearTimeout(waiting);
@@ -78,7 +82,8 @@ export function liveTraining({ components, seed = () => 1, changed, names }) {
     bar.hidden = !busy;
     if (training) {
       bar.value = training.step / training.max_steps;
-      said.textContent = words(training, names(training.components));
+      last = training;
+      element.retell();
     }
     const now = JSON.stringify([training?.number, training?.state, training?.step, training?.loss.length]);
     if (now !== shown) {
@@ -104,8 +109,8 @@ function words(training, name) {
 
 const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
 
-const samplesOf = (result) => table("What the model trained here writes", ["English", "right", "written"],
-  result.samples.map((each) => [each.source, each.reference, mark(each.text, each.reference)]), { words: true });
+const samplesOf = (result) => table("What the model trained here writes", ["English", "German"],
+  result.samples.map((each) => [each.source, h("span", {}, mark(each.text, each.reference), each.text === each.reference ? "" : h("small", {}, ` right: ${each.reference}`))]), { words: true, class: "figures written" });
 
 const SHORT = 8; // characters beyond the length of the right one; a wrong translation may go on and on
 

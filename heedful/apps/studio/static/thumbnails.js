@@ -22,5 +22,19 @@ const SIGNS = {
   translate: () => [box(10, 14, 34, 12), box(50, 14, 44, 12), box(100, 14, 46, 12), box(10, 58, 48, 12, "fill"), box(64, 58, 36, 12, "fill"), box(106, 58, 40, 12, "fill"), arc(27, 27, 34, 57, 0.8), arc(72, 27, 126, 57, 0.8), arc(123, 27, 82, 57, 0.8)],
 };
 
-/** The sign of a chapter, by the name of its first page. */
+const ellipse = (cx, cy, r) => s("circle", { cx, cy, r, class: "thumb-fill" });
+const path = (d) => s("path", { d, class: "thumb-line", "stroke-width": 3, fill: "none" });
+
+/** What the models at hand read. */
+Object.assign(SIGNS, {
+  "bach-chorales": () => [[12, 8, 40], [58, 16, 30], [94, 8, 54], [12, 26, 30], [48, 30, 46], [100, 24, 46], [12, 46, 56], [74, 42, 34], [114, 50, 34], [12, 66, 40], [58, 72, 40], [104, 66, 44]].map(([x, y, w]) => box(x, y, w, 6, "fill", 0.9)),
+  "coin-player": () => [...range(5).flatMap((i) => range(3).map((j) => box(32 + 20 * i, 12 + 21 * j, 18, 19))), ...[[41, 21], [101, 21], [81, 63], [121, 63]].map(([x, y]) => ellipse(x, y, 6))],
+  "digit-pixels": () => range(7).flatMap((i) => range(7).map((j) => box(46 + 10 * j, 7 + 10 * i, 9, 9, "fill", i > 3 ? 0.07 : [0, 28, 34, 2].map((row) => (row >> (6 - j)) & 1)[i] ? 0.95 : 0.18))),
+  digits: () => range(4).flatMap((i) => range(4).map((j) => box(46 + 18 * j, 6 + 18 * i, 16, 16, "fill", [0.1, 0.8, 0.8, 0.1, 0.1, 0.1, 0.9, 0.1, 0.1, 0.3, 0.8, 0.1, 0.1, 0.9, 0.2, 0.1][4 * i + j]))),
+  "room-actor": () => [s("rect", { x: 34, y: 6, width: 92, height: 72, class: "thumb-open" }), box(46, 16, 16, 16, "fill", 0.5), box(98, 50, 16, 16, "fill", 0.9), ellipse(60, 60, 8), path("M70 60H92")],
+  "seasonal-series": () => [path("M8 60C20 10 32 10 44 50S68 74 80 40S104 10 116 46"), s("path", { d: "M116 46C128 74 140 60 152 30", class: "thumb-line", "stroke-width": 3, fill: "none", "stroke-dasharray": "5 5" })],
+  "spoken-digits": () => range(14).flatMap((i) => range(6).map((j) => box(10 + 10 * i, 66 - 12 * j, 9, 11, "fill", 0.12 + 0.85 * Math.exp(-((j - 2 - 2 * Math.sin(i / 2.5)) ** 2)) * Math.exp(-(((i - 6) / 4) ** 2))))),
+});
+
+/** The sign of a chapter, by the name of its first page, or of a model at hand. */
 export const thumbnail = (name) => s("svg", { class: "thumbnail", viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" }, SIGNS[name]?.() ?? []);

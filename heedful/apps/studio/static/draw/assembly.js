@@ -99,7 +99,8 @@ export function drawnParameters(view) {
 /**
  * Draw the model.
  * @param view {values, there: set of parts, next: {name, decoder} or null, counts: parameters by part,
- *   layers: {encoder, decoder}, states: bytes of a layer's state by stack, moving}
+ *   layers: {encoder, decoder}, states: bytes of a layer's state by stack,
+ *   broken: whether a part is switched off, so that nobody knows what it writes, moving}
  */
 export function assemblyPicture(host, view) {
   host.view = view;
@@ -150,6 +151,7 @@ function stackOf(view, decoder, { left, width }) {
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
+  stack.written = view.broken ? "?" : decoder ? NEXT : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -175,7 +177,7 @@ function drawStack(svg, stack) {
     ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
   }
   if (stack.last && list.at(-1)?.key === "softmax") {
-    svg.append(s("text", { class: "asm-word next", x: Math.min(lanes[2], left + width - 24), y: stack.top - 15 }, stack.decoder ? NEXT : "next word"));
+    svg.append(s("text", { class: "asm-word next", x: Math.min(lanes[2], left + width - 24), y: stack.top - 15 }, stack.written));
   }
   return ways;
 }
@@ -203,7 +205,7 @@ function drawBox(box, { left, width, narrow }) {
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
   group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone && !box.next) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
-    const size = box.count === undefined ? "" : box.shared ? "shared" : engineering(box.count);
+    const size = box.count === undefined ? "" : box.shared ? "shared" : box.count === 0 ? "no weights" : engineering(box.count);
     const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
     const two = size && shape && !box.thin;
     group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));

@@ -111,7 +111,7 @@ const hasBars = ({ sizes, shape }) => sizes !== null && shape.length === 3 && si
 /** The lengths of the tokens' vectors, a bar each, before the number at the right end. */
 function bars({ sizes, tokens }, { x, y, width, height }, name, longest) {
   const right = x + width - 40;
-  const step = Math.min(BAR.step, (right - x - 7.2 * name.length - 16) / sizes.length);
+  const step = Math.min(BAR.step, (right - x - 7.2 * name.length - 22) / sizes.length);
   if (step < BAR.least) return [];
   return sizes.map((size, i) => s("path", { class: "bar", "stroke-width": step - 1, d: `M${right - (sizes.length - i - 0.5) * step} ${y + height - 4}v${-Math.max(0.5, ((height - 9) * Math.min(1.3, size / longest)))}` },
     s("title", {}, `${shownPiece(tokens[i])}: length ${number(size, 3)}`)));

@@ -6,13 +6,13 @@ import { redrawn, sequence } from "./colours.js";
 /**
  * Draw the thumbnails as buttons.
  * @param found {shape: [layers, heads, rows, columns], shades: base64 of numbers from 0 to 255,
- *   first: index of the first layer, 0 if unset}
+ *   first: index of the first layer, 0 if unset; most: the weight of the darkest shade, 1 if unset}
  * @param open called with the layer and head that were clicked
  * @param nameOf gives the name of a head, where it has one
  */
 export function headGrid(host, found, open, nameOf) {
   const shades = Uint8Array.from(atob(found.shades), (letter) => letter.charCodeAt(0));
-  host.numbers = () => ({ title: "Attention weights of each head, in steps of 1/255; long texts are averaged to fit a thumbnail", columns: ["layer", "head", "row", "column", "weight"], rows: weightsOf(found.shape, shades) });
+  host.numbers = () => ({ title: "Attention weights of each head, in steps of 1/255; long texts are averaged to fit a thumbnail", columns: ["layer", "head", "row", "column", "weight"], rows: weightsOf(found.shape, shades, found.most ?? 1) });
   redrawn(host, () => {
     draw(host, found.shape, shades, open, found.first ?? 0);
     nameHeads(host, nameOf);
@@ -20,9 +20,9 @@ export function headGrid(host, found, open, nameOf) {
 }
 
 /** [layer, head, row, column, weight] of every cell, all counted from 1. */
-const weightsOf = ([, heads, rows, columns], shades) => Array.from(shades, (shade, i) => {
+const weightsOf = ([, heads, rows, columns], shades, most) => Array.from(shades, (shade, i) => {
   const [column, row, head] = [i % columns, Math.floor(i / columns) % rows, Math.floor(i / (columns * rows)) % heads];
-  return [Math.floor(i / (columns * rows * heads)) + 1, head + 1, row + 1, column + 1, shade / 255];
+  return [Math.floor(i / (columns * rows * heads)) + 1, head + 1, row + 1, column + 1, (most * shade) / 255];
 });
 
 /** Say the names of heads, which may be measured after they are drawn. */

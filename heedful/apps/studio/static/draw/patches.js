@@ -62,11 +62,11 @@ function draw(host, picture) {
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
 }
 
-/** What the colours of attention mean: from none to the largest share of all places. */
-export function shareKey(most) {
+/** What the colours of attention mean: from none to the largest share of all places, over the colour of their ground. */
+export function shareKey(most, ground = "transparent") {
   const bar = h("span", { class: "ramp" });
-  bar.style.background = "linear-gradient(to right, transparent, var(--glow))";
-  return h("p", { class: "key" }, "0", bar, number(most, 3));
+  bar.style.background = `linear-gradient(to right, transparent, var(--glow)), ${ground}`;
+  return h("p", { class: "key" }, "0", bar, `${number(most, 3)}, the largest here`);
 }
 
 /** Whether nothing is drawn: every pixel is black. */

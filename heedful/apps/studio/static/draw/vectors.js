@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { diverging, redrawn } from "./colours.js";
 
-const HEIGHT = 132;
+const HEIGHT = 84;
 const TALLEST = 16; // pixels of a row
 
 /**

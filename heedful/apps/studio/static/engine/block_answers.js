@@ -14,6 +14,9 @@ const AXES = {
   weights: ["batch", "heads", "queries", "keys"],
 };
 
+const CHANNELS = 32; // of a vector, which are drawn
+const MOST_STRIPS = 40; // tokens
+
 /** The tensors of a block with their inputs, shapes and sizes. */
 export function flow(model, { stack: name = "", layer = -1, ...request }) {
   const { reading, capture } = passOf(model, request);
@@ -137,6 +140,8 @@ function flowPart({ key, role, address, reads, about, onStream }, { shape, value
     sizes,
     figures,
     about,
+    channels: (onStream || role === "output") && tokens.length <= MOST_STRIPS
+      ? rowsOf({ shape, values }).map((row) => Array.from(row.subarray(0, CHANNELS), significant)) : null,
   };
 }
 

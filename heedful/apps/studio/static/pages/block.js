@@ -1,13 +1,16 @@
 import { call, live } from "../api.js";
 import { contextDefaults, contexts } from "../contexts.js";
 import { choice, panel } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
-import { barChart, facts } from "../draw/bars.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
+import { additionPicture, additionRows } from "../draw/addition.js";
+import { facts } from "../draw/facts.js";
 import { flowPicture } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
+import { shownPiece, spokenPiece } from "../draw/links.js";
 import { secondText } from "../second_text.js";
 import { noModel, notedHead, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { renewWords } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ROLES = {
@@ -16,15 +19,15 @@ const ROLES = {
 };
 const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward", final: "after the last block" };
 const MEASURES = {
-  shares: ["share of the output", "How much of the output's squared length comes from each part: below 0, it points away from the output. Each column adds up to 1.", "diverging"],
+  shares: ["share of the output", "How much each part brought to the vector that leaves the last block. A column adds up to 1, which is all of it; below 0, a part pulls the other way.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
   stream: ["length of the stream", "Length of the stream before the sum.", "sequence"],
   cosine: ["direction", "Cosine of the angle between the added vector and the stream: above 0 they agree, below 0 the vector takes away from the stream.", "diverging"],
 };
-const MOST_BARS = 48;
+const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", measure: "shares", ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
   ...opened(studio),
 });
 
@@ -86,7 +89,7 @@ export function mount({ root, side, state, studio }) {
     } else if (touched("layer")) {
       flow();
     }
-    if (touched("part") && shown.flow) diagram(shown.flow);
+    if (touched("part", "word") && shown.flow) diagram(shown.flow);
     if (touched("measure") && shown.stream) signal(shown.stream);
   });
   second.arrange();
@@ -106,6 +109,9 @@ function followed(host, side, state, second) {
   const sentence = h("p", { class: "sentence" });
   const picture = figure("The block");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
+  const added = figure("A vector is added to a vector");
+  const words = h("div", {});
+  added.host.before(words);
   const both = h("div", {}, picture.element);
   // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
   const wide = matchMedia("(min-width: 72rem)");
@@ -113,10 +119,11 @@ function followed(host, side, state, second) {
   wide.addEventListener("change", put);
   put();
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
-  host.append(hint, second.answer, both, sentence);
+  host.append(hint, second.answer, both, added.element, sentence);
   return (found) => {
     hint.hidden = found !== null;
     both.hidden = sentence.hidden = detail.hidden = found === null;
+    added.element.hidden = true;
     if (found === null) {
       second.answer.hidden = true;
       return;
@@ -128,17 +135,25 @@ function followed(host, side, state, second) {
       : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
     picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = "A bar for each token: the length of its vector, all on one scale (cut at the top where far longer); the mean is at the right. Shapes are tokens × channels, with heads in front.";
+    picture.words.textContent = "Bars: the length of each token's vector, on one scale; at the right the mean. Shapes: tokens × channels, heads in front.";
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
-    explain(detail, chosen, names, found);
+    explain(detail, chosen, names);
+    const { tokens, shape } = found.parts[0];
+    const word = Math.min(state.values.word, tokens.length - 1);
+    const rows = additionRows(found.parts, word);
+    added.element.hidden = rows === null;
+    if (rows === null) return;
+    renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
+    additionPicture(added.host, rows);
+    added.words.textContent = `The first ${rows[0].values.length} of ${number(shape.at(-1))} channels of “${spokenPiece(tokens[word])}”, all on one scale.`;
   };
 }
 
-function explain(host, part, names, found) {
+function explain(host, part, names) {
   const lengths = h("div", {});
   const place = PLACES[part.place] ?? part.place;
   host.replaceChildren(
@@ -150,13 +165,7 @@ function explain(host, part, names, found) {
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
     lengths, h("p", { class: "note" }, "In Python (from 0): ", h("code", { id: "address" }, part.address)));
   if (part.sizes === null) return;
-  if (part.sizes.length > MOST_BARS) {
-    lengths.append(table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)])));
-    return;
-  }
-  const bars = h("div", { class: "drawing" });
-  lengths.append(h("h4", {}, "Length of each token's vector"), bars);
-  barChart(bars, { values: part.sizes, names: part.tokens, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer + 1}.` });
+  lengths.append(folded("Length of each token's vector", () => table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [shownPiece(part.tokens[i]), number(size)]))));
 }
 
 function streamed(host, state) {
@@ -179,7 +188,7 @@ function streamed(host, state) {
     map.element.querySelector("h3").textContent = `By sub-layer and token: ${title}`;
     map.words.textContent = about;
     heatMap(map.host, {
-      values, kind, cell: 34, flat: values[0].length > 40, rows: { label: "", names }, columns: { label: "token", names: found.rows },
+      values, kind, cell: 34, flat: values[0].length > 40, rows: { label: "", names }, columns: { label: "token", names: found.rows.map(shownPiece) },
       describe: `${title} by sub-layer and token.`,
     });
     lineChart(curve.host, {

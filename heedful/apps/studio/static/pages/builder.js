@@ -8,7 +8,7 @@ import { redrawn } from "../draw/colours.js";
 import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
 import { saves } from "../save.js";
-import { drawRuns, liveTraining, percent } from "../small_runs.js";
+import { drawRuns, liveTraining, mark, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
 
@@ -41,7 +41,7 @@ function otherLayers({ family, task, cell, attends, kernel_width }) {
 }
 
 /** The mixers of blocks: those that are in their usual state are left out. */
-function mixers(values) {
+function mixersIn(values) {
   const has = (...names) => names.some((name) => [values.task === "masked_lm" ? "" : values.mixer, values.task === "causal_lm" ? "" : values.encoder_mixer].includes(name));
   const chosen = {};
   if (values.task !== "masked_lm" && values.mixer !== "attention") chosen.mixer = values.mixer;
@@ -57,7 +57,7 @@ function asked(values) {
   const { task, vocabulary, tokens, beam, batch_tokens } = values;
   const others = otherLayers(values);
   if (others) return { task, model: { ...Object.fromEntries(COMMON.map((name) => [name, values[name]])), ...others }, vocabulary, tokens, beam, batch_tokens };
-  const model = { ...Object.fromEntries(DIALS.map((name) => [name, values[name]])), ...mixers(values) };
+  const model = { ...Object.fromEntries(DIALS.map((name) => [name, values[name]])), ...mixersIn(values) };
   for (const name of UNSET_AT_0) if (values[name]) model[name] = values[name];
   model.feedforward = values.network ? values.feedforward : 0;
   if (!values.scale) model.attention_scale = 1;
@@ -73,7 +73,7 @@ function smallParts(values) {
   const others = otherLayers(translator);
   if (others) return { positions, ...layers, ...others };
   const heads = [8, 4, 2, 1].find((each) => each <= num_heads);
-  const { state_size: _, attention_every: every, ...chosen } = mixers(translator);
+  const { state_size: _, attention_every: every, ...chosen } = mixersIn(translator);
   return { residual, norm, norm_placement, positions, feedforward: network, activation, scale, num_heads: heads, ...layers, ...chosen, ...(every ? { attention_every: 2 } : {}) };
 }
 
@@ -131,7 +131,7 @@ export async function mount({ root, side, state }) {
 
   function drawPicture() {
     const { values } = state;
-    const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), moving: values.flow };
+    const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0, moving: values.flow };
     assemblyPicture(picture, view);
     const near = nearest(presets, found.total);
     total.replaceChildren(facts(view.next ? [["parameters so far", `${engineering(drawnParameters(view))} of ${engineering(found.total)}`, "so-far"]] : [
@@ -158,8 +158,18 @@ export async function mount({ root, side, state }) {
     if (focused !== undefined) map.querySelector(`[data-step="${focused}"]`)?.focus();
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
-    words.replaceChildren(h("h2", {}, next || lost.length ? title : missing), next || lost.length ? h("p", {}, next ? [`${does} `, h("strong", {}, missing)] : [],
-      ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))) : "");
+    words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), next || lost.length ? h("p", {}, next ? [`${does} `, h("strong", {}, missing)] : [],
+      ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))) : "", next || !lost.length || !recorded ? "" : written(lost));
+  }
+
+  /** What the recorded runs without these parts write for a line that they get wrong, where there is one. */
+  function written(lost) {
+    return h("div", { class: "written-without" }, lost.map((name) => {
+      const { variant } = TOGGLES[name];
+      const line = recorded.samples.find((each) => each.texts[variant] !== each.reference) ?? recorded.samples[0];
+      const { title } = recorded.variants.find((each) => each.name === variant);
+      return h("p", {}, `A small translator trained ${title.startsWith("with") ? "" : "in "}${title}: “${line.source}” becomes `, mark(line.texts[variant], line.reference), line.texts[variant] === line.reference ? "" : ` (right: ${line.reference})`);
+    }));
   }
 
   function drawBreaks() {
@@ -171,12 +181,13 @@ export async function mount({ root, side, state }) {
       : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
     const drawn = lost.length ? lost.map(without) : ["residual", "positions"].map(variant);
     drawRuns(runs.host, [...new Set(["everything", ...drawn.map((each) => each.reference)])].map(variant).concat(drawn), training, "valid_bleu", 260);
-    runs.words.textContent = `BLEU on lines it was not trained on, means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
+    runs.words.textContent = `BLEU on ${recorded.validated} lines that are translated during training, means over the runs of each; the shares above are of ${number(recorded.data.test)} others${training ? "; dashed: the one trained here" : ""}.`;
   }
 
   const ask = live(body, async (signal) => [await call("builder", "build", asked(state.values), signal), recorded ?? await call("without", "recorded", {}, signal)], ([built, runsOf]) => {
     found = built;
     recorded = runsOf;
+    drawSteps();
     drawPicture();
     drawBreaks();
     drawMixers(mixing, lengths, found, state.values);
@@ -289,6 +300,9 @@ function controls(state, presets, mixers) {
   };
   const [heads, feedforward, activation, kvHeads, experts, window, norm, placement, bias] = fields.ofBlocks;
   const more = h("details", { class: "field wide" }, h("summary", {}, "More dials"), h("div", { class: "panel inner" },
+    activation,
+    choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
+    slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }),
     kvHeads, experts, fields.experts, window, norm, placement,
     choice(state, "share_embeddings", { label: "Shared embeddings", options: [["all", "source, target, output"], ["target", "target and output"], ["none", "none"]] }),
     slider(state, "dropout", { label: "Dropout", min: 0, max: 0.9, step: 0.05 }),
@@ -298,15 +312,14 @@ function controls(state, presets, mixers) {
     slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
     slider(state, "batch_tokens", { label: "Tokens of a training batch", stops: [512, 1024, 2048, 4096, 8192, 16384, 25000, 65536] }),
     slider(state, "seed", { label: "Seed of the training here", min: 1, max: 20 })));
+  const others = h("details", { class: "field wide" }, h("summary", {}, "Other layers than attention"), h("div", { class: "panel inner" },
+    choice(state, "family", { label: "Layers", options: FAMILIES }),
+    fields.encoder_mixer, fields.mixer, fields.features, fields.attention_every, fields.state_size, fields.channel_mix, fields.cell, fields.attends, fields.kernel_width));
+  others.open = state.values.family !== "blocks" || Object.keys(mixersIn(state.values)).length > 0;
   const element = [panel(choice(state, "task", { label: "Model", options: TASKS }),
     h("div", { class: "field" }, h("label", { for: "preset" }, "Begin with"), start),
     slider(state, "width", { label: "Width", stops: [32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1600, 2048, 3072, 4096, 8192, 12288] }),
-    fields.encoder, fields.decoder,
-    choice(state, "family", { label: "Layers", options: FAMILIES }),
-    fields.encoder_mixer, fields.mixer, fields.features, fields.attention_every, fields.state_size, fields.channel_mix, fields.cell, fields.attends, fields.kernel_width,
-    heads, feedforward, activation,
-    choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
-    slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }), more)];
+    fields.encoder, fields.decoder, heads, feedforward, others, more)];
   return { fields, element, start };
 }
 

@@ -176,7 +176,7 @@ function ofMusic(state, tunes, told, more) {
     });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
     const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
-    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. These vectors are untrained; the model below reads four voices instead.`;
+    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. That row of a table makes vector ${at}; this table is still random, as before training.`;
     own.sized(found);
   };
   const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {
@@ -219,7 +219,7 @@ function compare(host, { text: words, image, music }) {
     three("tokens L", (x) => number(x.vectors.length), (x) => number(x.vectors.length), (x) => number(x.vectors.length)),
     three("width D", (x) => number(x.width), (x) => number(x.width), (x) => number(x.width)),
     three("a block of it", (x) => x.parts.join(", then "), (x) => x.parts.join(", then "), () => "the same, with relative positions (Huang 2018)"),
-    three("blocks of this model", (x) => number(x.layers), (x) => number(x.layers), () => "see above"),
+    three("blocks of this model", (x) => number(x.layers), (x) => number(x.layers), () => "no model here"),
   ], { words: true }));
 }
 

@@ -1,17 +1,18 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel } from "../controls.js";
 import { figure, folded, h, number, refilled, table } from "../dom.js";
+import { headGrid, markHead } from "../draw/head_grid.js";
 import { pad, read, write } from "../draw/pad.js";
 import { greyPicture, isBlank, patchPicture, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
-/** The patch on which the page opens: in the digit of the model at hand the lower edge of the ring, else the whole picture. */
-const opened = (model) => (model === "digits" ? 37 : -1);
+/** What the page opens on: in the digit of the model at hand a head that looks along the ring, from its lower edge; else the whole picture. */
+const opened = (model) => (model === "digits" ? { patch: 37, head: 1 } : { patch: -1, head: 0 });
 
 export const defaults = (studio) => ({
-  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: opened(able(studio)[0]), layer: 0, head: 0, rollout: false,
+  model: able(studio)[0] ?? "", picture: "", drawing: "", ...opened(able(studio)[0]), layer: 0, rollout: false,
 });
 
 export function mount({ root, side, state, studio }) {
@@ -29,13 +30,14 @@ export function mount({ root, side, state, studio }) {
   const cutting = figure("The patches");
   const looking = figure("Attention");
   const legend = h("div", {});
+  const heads = figure("Every head of the chosen patch", "A row for each layer, all on one scale. Click a head to see it large.");
   const numbers = h("div", {});
   const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, verdict.element, cutting.element, looking.element), numbers);
   const whole = button("From the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
-      check(state, "rollout", { label: "Rollout: through all layers" })));
+      check(state, "rollout", { label: "Rollout: through all layers" })), heads.element);
   root.append(body);
   cutting.element.append(whole);
   looking.host.after(legend);
@@ -62,7 +64,7 @@ export function mount({ root, side, state, studio }) {
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
     const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
     easel.replaceChildren(h("h3", {}, "Draw here"), board.element,
-      h("div", { class: "row" }, clean, h("p", { class: "note" }, model === "digits" ? "In the middle, two thirds as high." : "")));
+      h("div", { class: "row" }, clean, h("p", { class: "note" }, model === "digits" ? "One digit, centred and large." : "")));
     board.set(read(state.values.drawing, found.canvas));
   }
 
@@ -93,11 +95,16 @@ export function mount({ root, side, state, studio }) {
     cutting.words.textContent = `${count} × ${count} patches, each of ${number(found.patch ** 2 * found.channels)} numbers. Click one for its attention.`;
     looking.words.textContent = `From ${from}: ${where}${found.whole === null ? "" : ` [CLS] itself has ${number(found.whole, 3)}.`}`;
     whole.disabled = patch < 0;
-    looking.element.hidden = numbers.hidden = isBlank(found);
+    looking.element.hidden = numbers.hidden = heads.element.hidden = isBlank(found);
+    heads.element.hidden ||= found.heads === null;
+    if (found.heads) {
+      headGrid(heads.host, found.heads, (to, one) => state.set({ layer: to === known.layers - 1 ? 0 : to + 1, head: one + 1, rollout: false }, { step: true }), () => undefined);
+      markHead(heads.host, (l || known.layers) - 1, rollout ? [] : a ? [a - 1] : []);
+    }
     const choose = (chosen) => state.set({ patch: chosen }, { step: true });
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
-    legend.replaceChildren(shareKey(Math.max(...found.shares)));
+    legend.replaceChildren(shareKey(Math.max(...found.shares), known.channels === 1 ? "#000" : undefined));
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
     numbers.replaceChildren(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 3))]))));
   }

@@ -47,7 +47,7 @@ export function mount({ root, below, side, state }) {
     ]));
     if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
     drawRuns(picture.host, chosen, training, name);
-    picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
+    picture.words.textContent = `${name === "valid_bleu" ? `On ${found.validated} lines that are translated during training, not the ${number(found.data.test)} of the bars: the scores differ a little. ` : ""}Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
     reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
       found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true, class: "figures pairs" }));
@@ -68,7 +68,7 @@ export function mount({ root, below, side, state }) {
     const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
     reach.style.left = `${100 * low}%`;
     reach.style.width = `${100 * (high - low)}%`;
-    return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title)),
+    return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title, !whole || isApart(each.scores.exact, whole.scores.exact) ? "" : h("small", { class: "note" }, " · not needed here"))),
       h("span", { class: "track" }, length, reach, against), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
   }
 
@@ -79,6 +79,7 @@ export function mount({ root, below, side, state }) {
       found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
     made.replaceChildren(h("p", {}, `Each model trained on ${number(found.data.pairs)} generated dates, about 500 tokens an update, then translated ${number(found.data.test)} that are not among them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
+    trainer.retell();
     draw();
   });
   state.watch(ask);
