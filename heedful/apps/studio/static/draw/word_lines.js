@@ -25,7 +25,7 @@ export function wordLines(host) {
     const isBeside = upperText && lowerText && box(upperText).right <= box(lowerText).left;
     // Lines of words in other rows run through the text: those of the chosen word are enough then.
     const isBroken = !isBeside && lines.some(({ above, below }) => [[above, upperText], [below, lowerText]].some(([word, text]) => text && text.offsetHeight > 1.8 * word.offsetHeight));
-    host.classList.toggle("broken", isBroken); // with room for shares between its rows
+    host.classList.toggle("in-rows", isBroken); // with room for shares between its rows
     layer.replaceChildren(...lines.filter(({ strong }) => strong || !isBroken).flatMap(({ above, below, weight, strong, said }) => {
       const [upper, lower] = [box(above), box(below)];
       const label = strong && weight >= LEAST_SAID ? said : null;
