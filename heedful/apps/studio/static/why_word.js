@@ -51,9 +51,9 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
   const tops = h("div", {});
   deep.append(h("div", { class: "columns" }, h("div", {}, lens.element, tops), parts.element));
   const body = section(`Why “${name}”?`,
-    limits.length ? h("div", { class: "limits" }, h("h3", {}, "What this model cannot do"), h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : "",
     h("div", { class: "row" }, h("div", { class: "field" }, h("label", { for: "why-against" }, "Compared with"), contrast),
-      h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, deep, anew);
+      h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, deep, anew,
+    limits.length ? h("div", { class: "limits" }, h("h3", {}, "What this model cannot do"), h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : "");
   const against = () => (contrast.value === "" ? null : Number(contrast.value));
   const other = () => (against() === null ? null : spokenPiece(contrast.selectedOptions[0].dataset.piece));
   const measured = () => (other() ? "this difference" : "the log-probability");

@@ -9,7 +9,7 @@ export const orderDefaults = { words: "dog bites man", order: "reversed" };
 
 const SAYS = {
   without: ["Without positions", "Each word has the same output in both orders: attention cannot tell them apart."],
-  with: ["With positions", "The outputs of a word differ: now the order counts."],
+  with: ["With positions (sinusoids added to the words)", "The outputs of a word differ: now the order counts."],
 };
 
 /** The section. */

@@ -13,8 +13,15 @@ export const kinds = ["translator", "causal_lm"];
 const BEGUN = "begun"; // in the place of tokens: the first ones of greedy search, so that a triangle is seen at once
 const FIRST = 4;
 
+/** The shortest example of the first model: its whole beam tree is seen at once. */
+function shortExample(studio) {
+  const { model, text } = subjectDefaults(studio, kinds);
+  const texts = (placeNamed(studio, model)?.examples ?? []).map((each) => each.text);
+  return { model, text: texts.reduce((best, each) => (each.length < best.length ? each : best), text) };
+}
+
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), chosen: [BEGUN], layer: 0, head: 0, row: -1, why: "",
+  ...shortExample(studio), chosen: [BEGUN], layer: 0, head: 0, row: -1, why: "",
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
@@ -56,7 +63,7 @@ export function mount({ root, side, state, studio }) {
     const of = JSON.stringify([model, given]);
     if (begun.of === of) return;
     const all = (await call("decoding", "greedy", { model, text: given, chosen: [] }, signal)).chosen;
-    begun = { of, ids: all.slice(0, Math.max(0, Math.min(FIRST, all.length - 1))) };
+    begun = { of, ids: all.slice(0, Math.min(FIRST, all.length - 1, Math.max(1, Math.floor(all.length / 4)))) };
   }
   const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
   const empty = () => state.values.text.trim() === "";
@@ -127,7 +134,7 @@ export function mount({ root, side, state, studio }) {
     if (another && !changed.includes("chosen")) state.set({ chosen: [BEGUN], layer: 0, head: 0 });
     if (changed.includes("chosen") && !changed.includes("row")) state.set({ row: -1 }); // the lines of the step that is reached
     if ((another || changed.includes("chosen")) && !changed.includes("why") && state.values.why) state.set({ why: "" });
-    else if (changed.includes("why") && !another && !changed.includes("chosen")) explain();
+    else if (changed.includes("why") && !another && !changed.includes("chosen")) explain().then(() => why.scrollIntoView({ block: "start" }));
     if (changed.length === 1 && changed[0] === "row" && step) drawStep();
     if (another || changed.some((name) => ["chosen", "layer", "head", "temperature", "k", "p", "least", "seed"].includes(name))) askStep();
     if (another || changed.some((name) => ["beam", "n", "penalty", "longest"].includes(name))) askBeam();
