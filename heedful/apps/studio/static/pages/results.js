@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
@@ -11,7 +11,7 @@ const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
   const summary = h("div", { class: "thirds" });
-  const quality = figure("BLEU of each system", "On newstest2014. The Transformer's bars are blue. The paper gives no cost for ByteNet.");
+  const quality = figure("BLEU of each system", "On newstest2014. The Transformer is blue. The paper gives no cost for ByteNet.");
   const cost = figure("BLEU by cost of training", "Up is better, left is cheaper; along the lower axis equal steps multiply. A ring is an ensemble, several models that translate together.");
   const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});
@@ -29,10 +29,10 @@ export function mount({ root, side, state }) {
     const shown = found.variants.filter((each) => chosen === "" || each.group === chosen || each === base);
     rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each === base, text: each === base ? number(each.bleu) : `${each.bleu.toFixed(1)} (${signed(each.bleu - base.bleu)})` })),
       { label: "BLEU above or below the base model", describe: `BLEU of ${shown.length} variants, and its difference to the base model.` });
-    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
-      h("p", { class: "note" }, "Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
+    numbers.replaceChildren(folded("Perplexity and parameters", () => h("div", {}, table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
+      h("p", { class: "note" }, "Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."))));
     rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own })),
-      { label: "F1", describe: `F1 of ${found.parsing.length} parsers.` });
+      { label: "F1", dots: true, describe: `F1 of ${found.parsing.length} parsers.` });
   });
   state.watch(ask);
   ask();
@@ -40,7 +40,7 @@ export function mount({ root, side, state }) {
 
 function drawSystems(systems, pair, { quality, cost, summary }) {
   rankedBars(quality.host, systems.map((each) => ({ name: each.name, value: each[pair], own: each.own })),
-    { label: `BLEU, ${PAIRS[pair]}`, describe: `BLEU of ${systems.length} systems, ${PAIRS[pair]}.` });
+    { label: `BLEU, ${PAIRS[pair]}`, dots: true, describe: `BLEU of ${systems.length} systems, ${PAIRS[pair]}.` });
   const priced = systems.filter((each) => each[`flops_${pair}`]);
   scatterChart(cost.host, {
     points: priced.map((each) => ({ name: each.name, x: each[`flops_${pair}`], y: each[pair], own: each.own, open: each.ensemble })),
