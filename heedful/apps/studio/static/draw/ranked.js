@@ -28,7 +28,7 @@ function draw(host, rows, { label, dots = false, describe }) {
   const right = width - d3.max(rows, (row) => widthOf(words(row), { bold: row.own })) - 12;
   const [low, high] = d3.extent(rows, (row) => row.value);
   const from = dots ? Math.floor(low - 0.1 * (high - low)) : Math.min(0, low);
-  const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: 48 });
+  const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: dots ? 30 : 48 });
   const y = d3.scaleBand(d3.range(rows.length), [2, bottom - 2]).padding(0.28);
   const svg = d3.create("svg").attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`)
     .attr("role", "img").attr("aria-label", `${describe} Arrow keys read the numbers.`);
@@ -37,7 +37,8 @@ function draw(host, rows, { label, dots = false, describe }) {
   frame.select(".domain").remove();
   frame.selectAll("line").attr("class", (mark) => (mark === 0 ? "axis" : "grid"));
   frame.selectAll("text").attr("class", "tick").attr("fill", null);
-  svg.append("text").attr("class", "label").attr("text-anchor", "middle").attr("x", (left + right) / 2).attr("y", height - 4).text(dots ? `${label} (the axis begins at ${from})` : label);
+  const below = dots ? `${label} (the axis begins at ${from})` : label;
+  svg.append("text").attr("class", "label").attr("text-anchor", "middle").attr("x", Math.min((left + right) / 2, width - widthOf(below) / 2 - 6)).attr("y", height - 4).text(below);
   const each = svg.append("g").selectAll("g").data(rows).join("g")
     .attr("class", (row) => (row.own ? "ranked-row own" : "ranked-row")).attr("data-value", (row) => row.value)
     .attr("transform", (_, i) => `translate(0,${y(i)})`);
