@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from heedful.apps.studio.pages.results_page import RESULTS_FILE
 from heedful.config import read_toml
 from heedful.models.cost import parameters_by_module
@@ -38,7 +40,14 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     shown = [float(each.get_attribute("data-value")) for each in bars.all()]
     expected = sorted((e["en_de"] for e in TABLES["systems"] if "en_de" in e), reverse=True)
     assert shown == expected
-    page.get_by_text("Perplexity and parameters of each").click()
+    dots = bars.locator("circle").all()
+    places = [float(each.get_attribute("cx")) for each in dots]
+    shares = [(expected[0] - value) / (expected[0] - expected[-1]) for value in expected]
+    assert places == pytest.approx(
+        [places[0] - share * (places[0] - places[-1]) for share in shares]
+    )
+    assert "the axis begins at 23" in page.locator("figure", has_text="BLEU of each").inner_text()
+    page.locator("summary", has_text="Perplexity and parameters").click()
     variants = page.get_by_role("group", name="Variants of the base model")
     assert variants.evaluate("(each) => each.scrollHeight <= each.clientHeight")  # all 20 rows
     page.get_by_label("Languages").select_option("en_fr")

@@ -36,6 +36,7 @@ def test_the_tensors_are_those_of_the_model(client: TestClient, given: Any, name
         expected = own[f"encoder.0.self.{part}"][0, 1]
         np.testing.assert_allclose(np.array(way[part], float), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(way["embedding"], own["encoder.embedding"][0], rtol=1e-5)
+    np.testing.assert_allclose(way["after"][way["layer"]], way["output"])
     inner = own["encoder.0.feedforward.inner"][0]
     assert way["inner_width"] == inner.shape[1]
     np.testing.assert_allclose(way["active"], (np.abs(inner) > 1e-6).mean(1))
@@ -95,7 +96,7 @@ def test_the_way_is_walked(visit: Any, axe: str) -> None:
         page.get_by_role("button", name="Next", exact=True).click()
         visit.idle()
         assert page.locator(".map [aria-current]").inner_text() == name
-        assert page.locator(".told h2").inner_text().startswith(f"{number + 1}. ")
+        assert page.locator(".told h2").inner_text().startswith(f"{number}. ")
         parts = page.locator(".drawing svg [data-part]").count()
         assert parts == min(number + 1, 10)
     assert page.get_by_role("button", name="Next", exact=True).is_disabled()
@@ -112,7 +113,7 @@ def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:
     subject = inspect.load(given.learned)
     reading = inspect.read(subject, TEXT, "")
     weights = inspect.attention(subject, reading, "encoder", layers=[0], heads=[0]).weights[0, 0]
-    shown = page.locator("[data-part='weights'] .way-value").all_text_contents()
+    shown = page.locator("[data-part='weights'] .way-mark ~ .way-value").all_text_contents()
     assert len(shown) == weights.shape[1]
     large = [i for i, value in enumerate(weights[2]) if value > 1e-3]  # others have powers of ten
     assert [shown[i] for i in large] == [visit.shown(float(weights[2, i]), 2) for i in large]

@@ -59,6 +59,7 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
     token_vectors, position_vectors = passed.summands()
     vectors = ("query", "key", "value", "context")
     outputs = ("attention_output", "feedforward_output", "output")
+    layers = len(stack_of(subject.model, passed.stack).blocks)
     return {
         "text": text,
         "stack": passed.stack,
@@ -71,7 +72,8 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
         "positions": _first(position_vectors),
         "embedding": _first(embedding),
         "layer": way.layer,
-        "layers": len(stack_of(subject.model, passed.stack).blocks),
+        "layers": layers,
+        "after": [_first(passed.tensors[f"{passed.stack}.{i}.output"]) for i in range(layers)],
         "can_open": open_layers(subject, passed.stack),
         "head": way.head,
         "heads": way.attention.num_heads,

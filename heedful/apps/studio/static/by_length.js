@@ -18,5 +18,5 @@ export function byLength() {
     });
   })();
   return section("One vector for a whole sentence?", body,
-    h("p", { class: "note" }, "So short a training says little of which network is best in the end; it shows what reading the source again is worth."));
+    h("p", { class: "note" }, "Attention lifts the LSTM by about 10 BLEU, to the Transformer's level: here reading the source again is what counts, and the LSTM can do that too. What it cannot do is read all words at once. The training is short, and at 17 words, of 108 sentences, the LSTM with attention is ahead in all three; this does not say which is best in the end."));
 }

@@ -1,4 +1,4 @@
-// Named bars, the longest first; the numbers stand beside them.
+// Named bars or dots, the largest first; the numbers stand beside them.
 
 import { folded, number, table } from "../dom.js";
 import { axis, widthOf } from "./axes.js";
@@ -11,8 +11,7 @@ const [ROW, BELOW] = [24, 40];
 /**
  * Draw the bars, from 0 to the right, or to the left for numbers below 0.
  * @param rows [{name, value, own: marked as the one to compare, text: instead of the number}]
- * @param chart {label: of the axis, describe, dots: whether dots on an axis that need not begin at 0
- *   take the place of bars, for numbers that are near each other}
+ * @param chart {label: of the axis, dots: draw dots on an axis that begins near the lowest number, describe}
  */
 export function rankedBars(host, rows, chart) {
   host.numbers = () => ({ title: chart.describe, columns: ["", chart.label], rows: rows.map(({ name, value }) => [name, value]) });
@@ -21,15 +20,15 @@ export function rankedBars(host, rows, chart) {
 
 const words = (row) => row.text ?? number(row.value);
 
-function draw(host, rows, { label, describe, dots = false }) {
+function draw(host, rows, { label, dots = false, describe }) {
   const width = Math.max(260, host.clientWidth);
   const bottom = rows.length * ROW + 4;
   const height = bottom + BELOW;
   const left = d3.max(rows, (row) => widthOf(row.name, { bold: row.own })) + 10;
   const right = width - d3.max(rows, (row) => widthOf(words(row), { bold: row.own })) - 12;
   const [low, high] = d3.extent(rows, (row) => row.value);
-  const span = dots ? [low - (high - low) / 8, high + (high - low) / 20] : [Math.min(0, low), Math.max(0, high)];
-  const x = axis(span, [left, right], { room: 48 });
+  const from = dots ? Math.floor(low - 0.1 * (high - low)) : Math.min(0, low);
+  const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: dots ? 30 : 48 });
   const y = d3.scaleBand(d3.range(rows.length), [2, bottom - 2]).padding(0.28);
   const svg = d3.create("svg").attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`)
     .attr("role", "img").attr("aria-label", `${describe} Arrow keys read the numbers.`);
@@ -38,17 +37,16 @@ function draw(host, rows, { label, describe, dots = false }) {
   frame.select(".domain").remove();
   frame.selectAll("line").attr("class", (mark) => (mark === 0 ? "axis" : "grid"));
   frame.selectAll("text").attr("class", "tick").attr("fill", null);
-  svg.append("text").attr("class", "label").attr("text-anchor", "middle").attr("x", (left + right) / 2).attr("y", height - 4).text(label);
+  const below = dots ? `${label} (the axis begins at ${from})` : label;
+  svg.append("text").attr("class", "label").attr("text-anchor", "middle").attr("x", Math.min((left + right) / 2, width - widthOf(below) / 2 - 6)).attr("y", height - 4).text(below);
   const each = svg.append("g").selectAll("g").data(rows).join("g")
     .attr("class", (row) => (row.own ? "ranked-row own" : "ranked-row")).attr("data-value", (row) => row.value)
     .attr("transform", (_, i) => `translate(0,${y(i)})`);
   const middle = y.bandwidth() / 2 + 4;
   each.append("text").attr("class", "ranked-name").attr("x", left - 8).attr("y", middle).attr("text-anchor", "end").text((row) => row.name);
   if (dots) each.append("circle").attr("class", "bar").attr("cx", (row) => x.scale(row.value)).attr("cy", y.bandwidth() / 2).attr("r", 5.5);
-  else {
-    each.append("rect").attr("class", "bar").attr("x", (row) => x.scale(Math.min(0, row.value)))
-      .attr("width", (row) => Math.max(1, Math.abs(x.scale(row.value) - x.scale(0)))).attr("height", y.bandwidth());
-  }
+  else each.append("rect").attr("class", "bar").attr("x", (row) => x.scale(Math.min(0, row.value)))
+    .attr("width", (row) => Math.max(1, Math.abs(x.scale(row.value) - x.scale(0)))).attr("height", y.bandwidth());
   each.append("text").attr("class", "ranked-value").attr("x", right + 8).attr("y", middle).text(words);
   const readout = readItems(svg, {
     count: rows.length,

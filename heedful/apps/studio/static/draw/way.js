@@ -3,17 +3,17 @@
 // unfold where they stand.
 
 import { number, s } from "../dom.js";
-import { spokenPiece } from "./links.js";
+import { shownPiece, spokenPiece } from "./links.js";
 import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
 const LEFT = 118; // room for the names of parts
-const NARROW = 34; // the least width of a column; a drawing that is wider scrolls
-const GAP = 16; // between two parts, where the flow is seen
+const [NARROW, LETTER] = [34, 4.7]; // the least width of a column, and of a letter; a drawing that is wider scrolls
+const [GAP, PASSED] = [16, 6]; // between two parts, where the flow is seen, and between two that are folded
 const UNFOLD = 650; // milliseconds
 
 const named = (found, index) => `“${spokenPiece(found.pieces[index])}”`;
-const share = (value) => `${number(100 * value, 3)} %`;
+const share = (value) => `${number(100 * value, 3)}\u00a0%`;
 const strongest = (row) => row.reduce((best, value, i) => (value !== null && (best < 0 || value > row[best]) ? i : best), -1);
 const goal = (found) => (found.predicts === "hidden" ? "the hidden word" : "the next word");
 
@@ -26,7 +26,7 @@ export const STOPS = [
     tell: (found) => (found.positions ? `Each number picks a vector of ${found.width} channels, and the vector of its position is added, so that word order counts. Blue is above zero, ochre below; ${found.embedding[0].length} channels are drawn.`
       : `Each number picks a vector of ${found.width} channels. Blue is above zero, ochre below; ${found.embedding[0].length} channels are drawn. This model adds no position here: it uses positions inside attention.`) },
   { name: "Blocks", title: "A stack of blocks", part: "blocks",
-    tell: (found) => `The vectors go through ${found.layers} ${found.layers === 1 ? "block" : "blocks"}. Each adds to them: first attention, which mixes columns, then a feed-forward network, which works on each column alone. We open block ${found.layer + 1}; click another one to open it.` },
+    tell: (found) => `The vectors go through ${found.layers} ${found.layers === 1 ? "block" : "blocks"}, and are drawn as each leaves them. Each adds to them: first attention, which mixes columns, then a feed-forward network, which works on each column alone. We open block ${found.layer + 1}; click another one to open it.` },
   { name: "Head", title: "Query, key and value", part: "head",
     tell: (found) => `Attention has ${found.heads} ${found.heads === 1 ? "head" : "heads"}. In head ${found.head + 1} each column makes three short vectors of ${found.head_width} channels: a query (what it looks for), a key (what it can be found by) and a value (what it gives).` },
   { name: "Scores", title: "The score matrix", part: "scores",
@@ -69,7 +69,8 @@ export const titleOf = (stop, found) => (typeof stop.title === "function" ? stop
 export function drawWay(host, found, view) {
   const left = host.clientWidth < 560 ? 76 : LEFT;
   const columns = found.pieces.length;
-  const width = Math.max(host.clientWidth, left + columns * NARROW + 4);
+  const longest = Math.max(...found.pieces.map((piece) => shownPiece(piece).length));
+  const width = Math.max(host.clientWidth, left + columns * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
   const step = (width - left - 4) / columns;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
   const svg = s("svg", { class: step < 42 ? "narrow" : null, width, role: "group", "aria-label": describe(found, view) });
@@ -80,6 +81,7 @@ export function drawWay(host, found, view) {
   let y = 2;
   const names = [...new Set(STOPS.slice(0, view.stop + 1).map((each) => each.part))];
   host.numbers = () => wayNumbers(found, names, { stop: STOPS[view.stop].name, open: STOPS[view.stop].part, query: view.query });
+  let gap = 0;
   for (const name of names) {
     const open = name === STOPS[view.stop].part;
     const inner = s("g", {});
@@ -87,9 +89,10 @@ export function drawWay(host, found, view) {
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);
-    if (name !== names[0]) layer.append(flow(columns, place, y - GAP, y, view.query));
+    if (name !== names[0]) layer.append(flow(columns, place, y - gap, y, view.query));
     layer.append(outer);
-    y += height + GAP;
+    gap = names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
+    y += height + gap;
   }
   // The text has no columns yet: the mark begins below it.
   const top = parts.get(names[0]).height + GAP / 2;

@@ -23,7 +23,7 @@ const PARTS = {
     ? vectors("Embedding + position", found, [["token", found.tokens], ["+ position", found.positions], ["= input", found.embedding]])
     : folded("Embedding", found, found.embedding)),
   blocks: (found, { open }) => (open
-    ? { title: "Blocks", columns: ["block", "open"], rows: Array.from({ length: found.layers }, (_, i) => [i + 1, i === found.layer]) }
+    ? vectors("After each block", found, found.after.map((values, i) => [`block ${i + 1}`, values]))
     : folded(`Block ${found.layer + 1}`, found, found.attention_output)),
   head: (found, { open }) => (open
     ? vectors(`Head ${found.head + 1}`, found, [["query", found.query], ["key", found.key], ["value", found.value]])

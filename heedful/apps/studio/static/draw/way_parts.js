@@ -5,7 +5,7 @@ import { number, s } from "../dom.js";
 import { css, diverging, ink, sequence } from "./colours.js";
 import { shownPiece, spokenPiece } from "./links.js";
 
-const STRIP = 12; // height of a part that is folded
+const STRIP = 11; // height of a part that is folded
 const VECTOR = 96; // height of a vector that is open
 const ROW = 22; // of a matrix, at most
 
@@ -16,14 +16,17 @@ const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, r
 /** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
 const largest = (...rows) => rows.flat(2).reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
 
-/** What the colours of a scale stand for. */
-function legend(most, place, y) {
+/** What the colours of a scale stand for, from its lowest number to its highest. */
+function scaleOf([low, high], colour, place, y, words = "") {
   const [wide, steps] = [120, 24];
   const x = place.left + 46;
-  return [s("text", { class: "way-value", x: x - 6, y: y + 9, style: { textAnchor: "end" } }, number(-most, 2)),
-    ...Array.from({ length: steps }, (_, i) => s("rect", { x: x + (i * wide) / steps, y, width: wide / steps + 0.3, height: 10, fill: css(diverging((2 * i) / (steps - 1) - 1)) })),
-    s("text", { class: "way-value way-legend", x: x + wide + 6, y: y + 9, style: { textAnchor: "start" } }, `${number(most, 2)}, on one scale`)];
+  const at = (i) => low + ((high - low) * i) / (steps - 1);
+  return [s("text", { class: "way-value", x: x - 6, y: y + 9, style: { textAnchor: "end" } }, number(low, 2)),
+    ...Array.from({ length: steps }, (_, i) => s("rect", { x: x + (i * wide) / steps, y, width: wide / steps + 0.3, height: 10, fill: css(colour(at(i))) })),
+    s("text", { class: "way-value way-legend", x: x + wide + 6, y: y + 9, style: { textAnchor: "start" } }, `${number(high, 2)}${words}`)];
 }
+
+const legend = (most, place, y) => scaleOf([-most, most], (value) => diverging(value / most), place, y, ", on one scale");
 
 /** A row of vectors: a column of coloured cells for each. */
 function vectors(rows, { middle, cell }, { y = 0, height, most = largest(rows) }) {
@@ -54,13 +57,10 @@ function pressable(group, press, neighbour) {
   return group;
 }
 
-/** A piece in a box of some width: in small letters where it must, then on two lines, then cut. */
+/** A piece in a box of some width: in smaller letters where it must, then cut. */
 function named(piece, x, y, room) {
-  if (8 * piece.length <= room) return [s("text", { x, y: y + 17.5 }, piece)];
-  const line = (words, down) => s("text", { class: "small", x, y: y + down }, words);
-  if (5.4 * piece.length <= room) return [line(piece, 16.5)];
-  const most = Math.max(Math.ceil(piece.length / 2), 2);
-  return [piece.slice(0, most), piece.slice(most)].map((half, i) => line(cut(half, Math.floor(room / 5.4)), 11.5 + 10 * i));
+  const size = Math.max(7, Math.min(13, room / (0.56 * piece.length)));
+  return s("text", { x, y: y + 13 + size / 3, style: { fontSize: `${size.toFixed(1)}px` } }, cut(piece, Math.floor(room / (0.56 * size) + 0.01)));
 }
 
 /** The pieces as buttons: the one that is pressed is followed. */
@@ -70,13 +70,13 @@ function pieces(found, view, { middle, step }, y) {
     const group = s("g", {
       class: `way-piece${chosen ? " chosen" : ""}`, role: "button", tabindex: chosen ? "0" : "-1", "aria-pressed": String(chosen), "aria-label": `Follow ${spokenPiece(piece)}`, "data-column": i,
     }, s("rect", { x: middle(i) - step / 2 + 2, y, width: step - 4, height: 26, rx: 5 }),
-    ...named(shownPiece(piece), middle(i), y, step - 6), s("title", {}, shownPiece(piece)));
+    named(shownPiece(piece), middle(i), y, step - 5), s("title", {}, shownPiece(piece)));
     return pressable(group, () => view.choose(i), (way) => group.parentNode.querySelector(`[data-column="${i + way}"]`));
   });
 }
 
 /** A matrix of queries and keys, whose columns stand under the pieces. */
-function matrix(own, found, view, place, values, colour, caption) {
+function matrix(own, found, view, place, values, colour, caption, ends) {
   const fill = (value) => (value === null ? null : css(colour(value)));
   if (!view.open) {
     own.append(title(caption, 10), ...values[view.query].map((value, j) => s("rect", {
@@ -98,8 +98,9 @@ function matrix(own, found, view, place, values, colour, caption) {
     const text = value === null ? "–" : number(value, 2);
     return s("text", { class: "way-value", x: place.middle(j), y, style: { fill: value === null ? "var(--soft)" : ink(colour(value)) } }, text);
   });
-  own.append(...pieces(found, view, place, 0), s("rect", { class: "way-mark", x: place.left, y: top - 1 + view.query * tall, width: place.step * found.pieces.length, height: tall, rx: 3 }), ...numbers);
-  return top + tall * values.length;
+  const bottom = top + tall * values.length;
+  own.append(...scaleOf(ends, colour, place, bottom + 6), ...pieces(found, view, place, 0), s("rect", { class: "way-mark", x: place.left, y: top - 1 + view.query * tall, width: place.step * found.pieces.length, height: tall, rx: 3 }), ...numbers);
+  return bottom + 18;
 }
 
 /** A curve that carries a share from one column to a place below. */
@@ -123,7 +124,7 @@ function lookBack(own, { read, cross }, place, at, y) {
   const box = (i, kind) => s("rect", { class: kind, x: middle(i) - place.step / 2 + 2, y: top, width: place.step - 4, height: 26, rx: 5 });
   own.append(title(place.left < 100 ? "Self" : "Self-attention", top + 17), ...shown.flatMap((piece, i) => [
     carried({ middle }, i, at, [top, y], cross.back[first + i]), box(i, "way-frame"),
-    s("g", { class: "way-piece" }, ...named(shownPiece(piece), middle(i), top, place.step - 6)),
+    s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), top, place.step - 5)),
     s("text", { class: "way-value", x: middle(i), y: top + 40 }, number(cross.back[first + i], 2))]),
   ...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming")),
   s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: top + 40 }, "hidden: to come"));
@@ -161,7 +162,10 @@ export const PARTS = {
   },
   blocks(own, found, view, place) {
     if (!view.open) return folded(own, `Block ${found.layer + 1}`, found.attention_output, place);
-    const tall = Math.min(56, 300 / found.layers);
+    const tall = Math.min(64, 320 / found.layers);
+    const spoken = tall > 48 ? 20 : 0; // room for the words of a block
+    const sizes = found.after.flat(2).map(Math.abs).sort((a, b) => a - b);
+    const most = Math.max(1e-9, sizes[Math.floor(0.97 * (sizes.length - 1))]); // a few channels are far larger than all others
     const right = place.step * found.pieces.length;
     for (let i = 0; i < found.layers; i += 1) {
       const y = i * (tall + 12);
@@ -169,24 +173,28 @@ export const PARTS = {
       const words = place.width < 560 ? "attention → feed-forward" : "attention between the columns → feed-forward in each column";
       const group = s("g", { class: "way-block", role: "button", tabindex: is ? "0" : "-1", "aria-pressed": String(is), "aria-label": `Open block ${i + 1}`, "data-block": i },
         s("rect", { class: `way-frame${is ? " open" : ""}`, x: place.left, y, width: right, height: tall, rx: 8 }),
-        s("text", { class: "way-name", x: place.left + right / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
+        spoken ? s("text", { class: "way-name", x: place.left + right / 2, y: y + 15, "text-anchor": "middle" }, words) : null,
+        ...vectors(found.after[i], place, { y: y + spoken + 3, height: tall - spoken - 7, most }));
       own.append(title(`Block ${i + 1}`, y + tall / 2 + 4), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
       if (i) own.append(...found.pieces.map((_, j) => s("path", { class: "way-flow", d: `M${place.middle(j)} ${y - 12}L${place.middle(j)} ${y}` })));
     }
-    return found.layers * (tall + 12) - 12;
+    own.append(...scaleOf([-most, most], (value) => diverging(value / most), place, found.layers * (tall + 12) - 4, " or more"));
+    return found.layers * (tall + 12) + 8;
   },
   head(own, found, { open, query }, place) {
     if (!open) return folded(own, `Head ${found.head + 1}`, found.query, place);
-    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(values, place, { y: i * 108, height: VECTOR })));
+    const most = largest(found.query, found.key, found.value);
+    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(values, place, { y: i * 108, height: VECTOR, most })));
     own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
-    return 312;
+    own.append(...legend(most, place, 324));
+    return 336;
   },
   scores(own, found, view, place) {
     const most = found.scores.flat().reduce((best, value) => (value === null ? best : Math.max(best, Math.abs(value))), 1e-9);
-    return matrix(own, found, view, place, found.scores, (value) => diverging(value / most), "Scores");
+    return matrix(own, found, view, place, found.scores, (value) => diverging(value / most), "Scores", [-most, most]);
   },
   weights(own, found, view, place) {
-    return matrix(own, found, view, place, found.weights, (value) => sequence(value), "Shares");
+    return matrix(own, found, view, place, found.weights, (value) => sequence(value), "Shares", [0, 1]);
   },
   values(own, found, view, place) {
     if (!view.open) return folded(own, "Values", found.context, place);
@@ -216,7 +224,7 @@ export const PARTS = {
   writing(own, found, view, place) {
     own.append(...pieces(found, view, place, 0));
     const room = 92;
-    const width = Math.min(220, place.width - place.left);
+    const width = Math.min(244, place.width - place.left);
     const at = found.cross ? place.left + (place.step * found.pieces.length) / 2
       : Math.min(place.width - width / 2 - 4, Math.max(place.left + width / 2, place.middle(found.from)));
     const weights = found.cross ? found.cross.weights : found.pieces.map((_, i) => (i === found.from ? 0.6 : 0));

@@ -52,6 +52,7 @@ export function walk(model, { text: typed, chosen = [], layer = -1, head = 0 }) 
     embedding: firstChannels(embedding),
     layer: number,
     layers: stack.blocks.length,
+    after: stack.blocks.map((_, i) => firstChannels(tensor(`${i}.output`))),
     can_open: stack.blocks.map((_, i) => i),
     head,
     heads: part.num_heads,

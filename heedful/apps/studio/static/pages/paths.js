@@ -23,7 +23,7 @@ const DECADES = 5; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
 
 export const defaults = () => ({
-  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
+  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 2, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
 });
 
@@ -32,13 +32,7 @@ export function mount({ root, side, state, studio }) {
   const drawings = h("div", {});
   const charts = h("div", {});
   const bar = progressBar();
-  side.append(
-    panel(slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
-      slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
-      slider(state, "width", { label: "Width", stops: SIZES }),
-      slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
-      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
-    h("h2", {}, "What is measured"), measured(state, models));
+  side.append(settings(state, models));
   root.append(section("From the first token to the last", drawings), section("What arrives of each token", bar.element, charts), byLength());
 
   const { draw, fade } = stepped(drawings, state);
@@ -199,8 +193,8 @@ function stepped(host, state) {
   return { draw, fade };
 }
 
-/** The controls of what is measured. */
-function measured(state, models) {
+/** The controls: tokens and gates, and the others in a fold, open if one of them is not as at first. */
+function settings(state, models) {
   const stack = choice(state, "stack", { label: "Stack of your model", options: [["", "the last"], ["encoder", "encoder"], ["decoder", "decoder"]] });
   const sentences = text(state, "text", { label: "Sentences for your model", rows: 2, hint: "Up to 8, a line each; the curve is their mean." });
   const arrange = () => {
@@ -210,13 +204,22 @@ function measured(state, models) {
     if (kind && kind !== "translator" && state.values.stack) state.set({ stack: "" });
   };
   state.watch(arrange);
-  const controls = panel(
+  const first = defaults();
+  const changed = Object.keys(first).some((name) => !["length", "keep", "seed"].includes(name) && String(state.values[name]) !== String(first[name]));
+  const more = h("details", { class: "field wide", open: changed || null }, h("summary", {}, "More settings"), h("div", { class: "panel inner" },
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
-    slider(state, "keep", { label: "Bias of the forget gate", min: -2, max: 6, step: 0.5 }),
+    slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
+    slider(state, "width", { label: "Width", stops: SIZES }),
+    slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
+    slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 }),
     choice(state, "norms", { label: "The Transformer's norms", options: [["post", "after each sum (2017)"], ["pre", "before each sub-layer"]] }),
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
     models.length ? choice(state, "model", { label: "Your own model", options: [["", "none"], ...models.map((place) => [place.name, place.name])] }) : null,
-    models.length ? stack : null, models.length ? sentences : null,
+    models.length ? stack : null, models.length ? sentences : null));
+  const controls = panel(
+    slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
+    slider(state, "keep", { label: "Bias of the forget gate: open above 0", min: -2, max: 6, step: 0.5 }),
+    more,
     button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true }));
   for (const [cell, name] of Object.entries(CELLS)) controls.querySelector(`input[value="${cell}"] + span`).textContent = name;
   arrange();
@@ -230,14 +233,14 @@ const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, 
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through a recurrent network the signal fades; attention brings near and far alike. An LSTM whose forget gate begins open holds it: set the bias of the gate to 2.");
+  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through an RNN the signal fades. The gates of an LSTM and a GRU, while open, let it through, though token by token and all in one state; with a bias of 0 they lose it too. Attention brings near and far alike, in one step.");
   const farthest = h("h3", {});
   const picture = figure("Gradient of the last token's output, by distance",
     "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");
   const numbers = h("div", { class: "slim" });
   const written = h("div", { class: "own" });
   host.append(signal.element, farthest, numbers, picture.element, written,
-    h("p", { class: "note" }, "An RNN's state goes through the same matrix and tanh at each step, so the signal shrinks by about the same factor each time. The gates of an LSTM and a GRU can let it through. A Transformer's token depends mostly on itself, through the residual connection, and on far tokens as much as on near ones."));
+    h("p", { class: "note" }, "An RNN's state goes through the same matrix and tanh at each step, so the signal shrinks by about the same factor each time. A Transformer's token depends mostly on itself, through the residual connection, and on far tokens as much as on near ones."));
   return ({ reaches, own, length }) => {
     const { shown, model, window } = state.values;
     const series = [...reaches].map(([network, samples]) => ({

@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
-import { figure, folded, h, number, section, table } from "../dom.js";
+import { figure, h, number, section, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
@@ -11,14 +11,14 @@ const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
   const summary = h("div", { class: "thirds" });
-  const quality = figure("BLEU of each system", "On newstest2014; the axis does not begin at 0. The Transformer's dots are blue. The paper gives no cost for ByteNet.");
+  const quality = figure("BLEU of each system", "On newstest2014. The Transformer is blue. The paper gives no cost for ByteNet.");
   const cost = figure("BLEU by cost of training", "Up is better, left is cheaper; along the lower axis equal steps multiply. A ring is an ensemble, several models that translate together.");
   const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});
   const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
   side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) })));
-  root.append(cost.element, summary, quality.element, section("One change at a time", h("div", { class: "panel" }, group), variants.element, numbers), section("Beyond translation", parsing.element));
+  root.append(cost.element, summary, quality.element, section("One change at a time", h("div", { class: "panel" }, group), variants.element, h("details", {}, h("summary", {}, "Perplexity and parameters"), numbers)), section("Beyond translation", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;
@@ -29,10 +29,8 @@ export function mount({ root, side, state }) {
     const shown = found.variants.filter((each) => chosen === "" || each.group === chosen || each === base);
     rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each === base, text: each === base ? number(each.bleu) : `${each.bleu.toFixed(1)} (${signed(each.bleu - base.bleu)})` })),
       { label: "BLEU above or below the base model", describe: `BLEU of ${shown.length} variants, and its difference to the base model.` });
-    const open = numbers.querySelector("details")?.open;
-    numbers.replaceChildren(folded("Perplexity and parameters of each", () => h("div", {}, table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
-      h("p", { class: "note" }, "Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."))));
-    numbers.querySelector("details").open = Boolean(open); // another group keeps them in sight
+    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
+      h("p", { class: "note" }, "Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
     rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own })),
       { label: "F1", dots: true, describe: `F1 of ${found.parsing.length} parsers.` });
   });

@@ -9,7 +9,7 @@ export const defaults = () => ({ width: 64, keys: 12, seed: 1 });
 
 const WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];
 
-export function mount({ root, below, side, state }) {
+export function mount({ root, side, state }) {
   const one = h("div", {});
   const many = h("div", {});
   side.append(
@@ -17,9 +17,8 @@ export function mount({ root, below, side, state }) {
       slider(state, "width", { label: "Width of a head, dₖ", stops: WIDTHS }),
       slider(state, "keys", { label: "Keys", min: 2, max: 64 }),
       button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })));
-  const proof = h("p", { class: "note" }, "Query and keys are drawn at random, with variance 1 in each channel. A score q·k adds up dₖ products of variance 1, so its variance is dₖ, and the division by √dₖ makes it 1 again. In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
-  root.append(one, h("p", { class: "note" }, "Effective keys: among how many the weights are spread, as if evenly (e to the power of their entropy). Gradient: how far a weight moves with its score, which is what training has to learn from."), proof);
-  below.append(section("At every width"), many);
+  const proof = h("p", { class: "note" }, "Query and keys are drawn at random, with variance 1 in each channel. Their product adds dₖ random numbers of variance 1, so its variance is dₖ, and dividing by √dₖ makes it 1 again. In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
+  root.append(one, proof, section("At every width"), many);
   const pictures = compared(one);
   const curves = swept(many);
   const ask = () => {
@@ -53,8 +52,8 @@ function compared(host) {
       });
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
-        [`effective keys, of ${keys}`, number(effective, 3), `${side}-effective`],
-        ["gradient", number(gradient, 3), `${side}-gradient`],
+        [`keys that count, of ${keys}`, number(effective, 3), `${side}-effective`],
+        ["gradient: how far a score moves the weights", number(gradient, 3), `${side}-gradient`],
       ]));
     }
   };
@@ -63,10 +62,12 @@ function compared(host) {
 function swept(host) {
   const pictures = {
     deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
-    entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same."),
     gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets."),
+    entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same. Keys that count: e to this entropy, as many as would share the weight equally."),
   };
-  host.append(h("div", { class: "columns thirds" }, Object.values(pictures).map((each) => each.element)));
+  const { entropy, ...first } = pictures;
+  host.append(h("div", { class: "columns two" }, Object.values(first).map((each) => each.element)),
+    h("details", {}, h("summary", {}, "Entropy of the weights"), entropy.element));
   return (found) => {
     for (const [name, { host: place, element }] of Object.entries(pictures)) {
       const title = element.querySelector("h3").textContent;
@@ -78,7 +79,7 @@ function swept(host) {
         series.push({ name: "all equal", colour: 2, dashed: true, points: found.widths.map((width) => [width, found.even]) });
       }
       lineChart(place, {
-        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: "", zero: true, log: name === "deviation" }, ends: true,
+        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: title, zero: true, log: name === "deviation" }, ends: true,
         describe: `${title} by the width of a head, with the scale and without.`,
       });
     }

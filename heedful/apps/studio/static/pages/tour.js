@@ -133,7 +133,7 @@ export function mount({ root, side, state, studio }) {
   function showFigure() {
     const { model: name, text, open, block } = state.values;
     const kind = kindOf();
-    told.replaceChildren(h("h2", {}, `1. ${STOPS[0].title}`), h("p", {}, toldOf(pictured, name)));
+    told.replaceChildren(h("h2", {}, STOPS[0].title), h("p", {}, toldOf(pictured, name)));
     modelFigure(drawing, pictured, {
       open, block, ends: endsOf(pictured, kind, text),
       choose: (box) => state.set({ open: box }, { step: true }),
@@ -156,7 +156,7 @@ export function mount({ root, side, state, studio }) {
       return;
     }
     const at = STOPS[stop()];
-    told.replaceChildren(h("h2", {}, `${stop() + 1}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
+    told.replaceChildren(h("h2", {}, `${stop()}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
     redrawn(drawing, () => drawWay(drawing, found, {
       stop: stop(), query: query(),
       choose: (index) => state.set({ query: index }, { step: true }),
