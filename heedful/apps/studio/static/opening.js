@@ -34,7 +34,7 @@ function half({ last, pronoun, part, layer, head }) {
   const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
   // The request of the page Attention as it opens, so that an exported course has recorded it.
   live(host, async (signal) => {
-    const found = await call("attention", "show", { model: MODEL, text, second: "", given: "own", part, layer, heads: [head] }, signal);
+    const found = await call("attention", "show", { model: MODEL, text, second: "", given: "own", part, layer, heads: null }, signal);
     return { found, words: joinWords({ ...found, maps: weightMaps(found) }) };
   }, ({ found, words }) => {
     link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, row: pieceOf(found.rows.pieces, pronoun) }).toString());
