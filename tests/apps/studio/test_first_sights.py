@@ -104,6 +104,7 @@ def test_another_part_is_chosen(sight: Any) -> None:
     page = sight.open("attention")
     page.get_by_label("Attention of").select_option("encoder")
     page.get_by_text("“it” looks at “cat”").wait_for()
+    page.get_by_text("What was measured of this head").click()
     page.get_by_text("48% of its attention to “cat”").wait_for()
     page.get_by_label("Attention of").select_option("decoder")
     page.get_by_text("“war” looks at").wait_for()

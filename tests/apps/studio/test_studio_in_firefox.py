@@ -144,7 +144,7 @@ def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home
     wait_for(
         firefox, f"{pressed}.map((each) => each.textContent).join().includes('{most.relation}')"
     )
-    assert f"{most.count:,} words" in firefox.value("document.querySelector('.pair').innerText")
+    assert f"{most.count:,} words" in firefox.value("document.querySelector('.pair').textContent")
     last = clear[model][-1]
     row = (
         f"[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('{last.relation}'))"

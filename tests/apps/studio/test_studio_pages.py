@@ -306,6 +306,7 @@ def test_builder(visit: Any) -> None:
     shape = TranslatorShape(width=64, num_heads=4, feedforward=128, encoder_layers=2)
     built = Translator(translator_spec(shape, 600, 600))
     assert visit.fact("total") == f"{sum(p.numel() for p in built.parameters()):,}"
+    page.get_by_text("More dials").click()
     page.get_by_label("Activation").select_option("swiglu")
     visit.idle()
     gated = Translator(translator_spec(shape.model_copy(update={"activation": "swiglu"}), 600, 600))

@@ -79,16 +79,19 @@ export function mount({ root, below, side, state, studio }) {
     looking = new AbortController();
     if (!translation.target.some((part) => part.word === word)) {
       choices.replaceChildren();
+      choices.setAttribute("aria-busy", "false");
       return;
     }
     const line = lineOf(translation, word);
     const asked = state.values.word >= 0;
     const { signal } = looking;
     const current = () => !signal.aborted && last?.translations.includes(translation);
+    choices.setAttribute("aria-busy", "true"); // those of another word stay until these are there
     if (!choices.childElementCount) choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
     try {
       const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before }, signal);
       if (!current()) return;
+      choices.setAttribute("aria-busy", "false");
       choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
         button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
         h("span", { class: "note" }, chance(Math.log(each.probability))), h("span", { dir: "auto" }, each.text)))),
@@ -97,7 +100,9 @@ export function mount({ root, below, side, state, studio }) {
       const { whyWord } = await import("../why_word.js"); // with the library of charts
       if (current()) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
     } catch (error) {
-      if (current()) choices.replaceChildren(problem(error));
+      if (!current()) return;
+      choices.setAttribute("aria-busy", "false");
+      choices.replaceChildren(problem(error));
     }
   }
 
