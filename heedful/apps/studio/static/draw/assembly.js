@@ -129,7 +129,7 @@ function draw(host) {
 
 function stackOf(view, decoder, { left, width }) {
   const list = boxes(view, decoder);
-  const narrow = width < 300;
+  const narrow = width < 280;
   const own = decoder ? view.layers.decoder : view.layers.encoder;
   const last = decoder || view.values.task !== "translation";
   const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
