@@ -4,6 +4,9 @@ import { call, live } from "./api.js";
 import { figure, h, section } from "./dom.js";
 import { lineChart } from "./draw/lines.js";
 
+// As in the page's other chart: the Transformer, an LSTM, and one that has no line there.
+const colourOf = (name) => (name.includes("Transformer") ? 0 : name.includes("attention") ? 2 : 1);
+
 /** The section. */
 export function byLength() {
   const picture = figure("BLEU by the length of the source",
@@ -12,7 +15,7 @@ export function byLength() {
   live(body, (signal) => call("paths", "by_length", {}, signal), ({ words, sentences, networks }) => {
     const mean = (scores) => scores.reduce((sum, score) => sum + score, 0) / scores.length;
     lineChart(picture.host, {
-      series: networks.map((each, i) => ({ name: each.name, colour: i, dots: true, points: words.map((count, k) => [count, mean(each.bleu[k])]) })),
+      series: networks.map((each) => ({ name: each.name, colour: colourOf(each.name), dots: true, points: words.map((count, k) => [count, mean(each.bleu[k])]) })),
       x: { label: "words of the source, mean of a group" }, y: { label: "BLEU", zero: true },
       describe: `BLEU of ${networks.length} translators by the length of the source, in groups of ${sentences.join(", ")} sentences.`,
     });

@@ -28,7 +28,7 @@ export function openingPicture(studio) {
 
 function half({ last, pronoun, part, layer, head }) {
   const text = `${TEXT}${last}.`;
-  const host = h("div", { class: "word-pair" });
+  const host = h("div", { class: "word-pair in-columns" });
   const said = h("span", { class: "said", role: "status" });
   const link = h("a", {}, "All heads of this sentence");
   const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
@@ -49,13 +49,14 @@ function fill(host, { written, read, weights, pronoun, said }) {
   const own = pieceOf(written, pronoun);
   const above = read.map((word) => h("span", { class: "word" }, spokenPiece(word)));
   const below = written.map((word, row) => h("button", {
-    type: "button", class: "word", "aria-pressed": String(row === own),
+    type: "button", class: "word",
     onpointerenter: () => look(row), onfocus: () => look(row), onclick: () => look(row), onpointerleave: () => look(own), onblur: () => look(own),
   }, spokenPiece(word)));
   function look(row) {
     const shares = [...weights.subarray(row * read.length, (row + 1) * read.length)];
     above.forEach((word, i) => word.style.setProperty("--weight", shares[i].toFixed(3)));
     draw(shares.map((weight, i) => ({ above: above[i], below: below[row], weight, strong: true, said: above[i] })).filter(({ weight }) => weight >= LEAST));
+    below.forEach((word, i) => word.setAttribute("aria-pressed", String(i === row)));
     const most = shares.indexOf(Math.max(...shares));
     said.textContent = `“${below[row].textContent}” looks at “${above[most].textContent}”: ${Math.round(100 * shares[most])} % of its attention.`;
   }

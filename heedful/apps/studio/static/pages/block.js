@@ -135,7 +135,7 @@ function followed(host, side, state, second) {
       : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
     picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = "Bars: the length of each token's vector, on one scale; at the right the mean. Shapes: tokens × channels, heads in front.";
+    picture.words.textContent = "Bars: the length of each token's vector, on one scale (cut at the top where one is far longer); at the right the mean. Shapes: tokens × channels, heads in front.";
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),

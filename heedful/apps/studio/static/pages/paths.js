@@ -23,7 +23,7 @@ const DECADES = 5; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
 
 export const defaults = () => ({
-  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 2, norms: "post", seed: 1,
+  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
 });
 
@@ -233,7 +233,7 @@ const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, 
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through an RNN the signal fades. The gates of an LSTM and a GRU, while open, let it through, though token by token and all in one state; with a bias of 0 they lose it too. Attention brings near and far alike, in one step.");
+  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through a recurrent network the signal fades; attention brings near and far alike, in one step. Gates that begin open hold it, though token by token and all in one state: set the bias of the forget gate to 2.");
   const farthest = h("h3", {});
   const picture = figure("Gradient of the last token's output, by distance",
     "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");

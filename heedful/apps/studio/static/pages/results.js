@@ -11,7 +11,7 @@ const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
   const summary = h("div", { class: "thirds" });
-  const quality = figure("BLEU of each system", "On newstest2014. The Transformer is blue. The paper gives no cost for ByteNet.");
+  const quality = figure("BLEU of each system", "On newstest2014. The Transformer is blue. A system without a cost in the paper, such as ByteNet, is here alone.");
   const cost = figure("BLEU by cost of training", "Up is better, left is cheaper; along the lower axis equal steps multiply. A ring is an ensemble, several models that translate together.");
   const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});

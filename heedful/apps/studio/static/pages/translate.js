@@ -248,7 +248,7 @@ function translated(found, rank, state, studio) {
   const { model, text } = state.values;
   const single = studio.pages.some(({ name }) => name === "attention") ? addressOf("attention", new URLSearchParams({ model, text }).toString()) : null;
   const element = h("div", {},
-    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, each.name.replaceAll("_", " ")), `: it is in doubt whether ${each.passes}.`,
+    doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, `In doubt, ${each.name.replaceAll("_", " ")}:`), each.evidence.length ? "" : ` it should be that ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     host, chosen.matrix.length ? said : null,
