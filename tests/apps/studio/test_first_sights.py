@@ -41,8 +41,7 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     half.get_by_role("button", name="Straße").hover()
     assert "“Straße” looks at “street”" in half.locator(".said").inner_text()
     half.get_by_role("link", name="All heads").click()
-    sight.until("document.querySelector('.attention .readout') !== null")
-    assert f"looks at “{noun}”" in sight.page.locator(".readout").first.inner_text()
+    sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
 
 
 def test_the_tour_follows_the_pronoun(sight: Any) -> None:

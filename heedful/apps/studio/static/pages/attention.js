@@ -66,6 +66,7 @@ export function mount({ root, below, side, state, studio }) {
 
   let last = null;
   let clicked = false;
+  let awaited = true; // whether what is asked for has not come yet: names of heads may come before it
   let opens = !/[?&](row|column)=/.test(location.search); // nobody has chosen a word yet
   const choose = (next) => {
     clicked = true; // the picture shows it already
@@ -93,6 +94,7 @@ export function mount({ root, below, side, state, studio }) {
     return found.parts.length === 0 ? found : { ...found, narrow, maps: weightMaps(found) };
   }, (found) => {
     last = found;
+    awaited = false;
     show();
   });
 
@@ -116,7 +118,7 @@ export function mount({ root, below, side, state, studio }) {
       return;
     }
     const place = models.find(({ name }) => name === state.values.model);
-    if (opens && state.values.row < 0) point(exampleHead(studio, place.name, last.part)?.word);
+    if (opens && !awaited && state.values.row < 0) point(exampleHead(studio, place.name, last.part)?.word);
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
@@ -149,7 +151,10 @@ export function mount({ root, below, side, state, studio }) {
     if (changed.includes("model")) relate();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
     if (local && drawable()) show();
-    else ask();
+    else {
+      awaited = true;
+      ask();
+    }
     if (changed.some((name) => ["model", "text", "second", "given", "part"].includes(name))) oversee();
     hears.changed(changed);
   });
