@@ -128,8 +128,8 @@ def test_what_connects_nothing_is_refused(changes, message):
 
 
 def test_long_networks_are_not_listed():
-    with pytest.raises(ConfigError, match="at most 64"):
-        network("attention", 65)
+    with pytest.raises(ConfigError, match="at most 128"):
+        network("attention", 129)
 
 
 # Measured
