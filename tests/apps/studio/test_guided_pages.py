@@ -117,6 +117,22 @@ def test_a_masked_model_guesses_the_hidden_word(look: Any, models: Any, text: st
         assert page.locator("#written").inner_text() != hidden.replace("[MASK]", "___")
 
 
+LATE_WALK = """
+  const ask = window.fetch;
+  window.fetch = async (...args) => {
+    if (String(args[0]).includes("tour/walk")) await new Promise((done) => setTimeout(done, 1500));
+    return ask(...args);
+  };
+"""
+
+
+def test_a_region_of_two_answers_is_busy_until_both_are_there(look: Any) -> None:
+    """The tour shows the model's figure and the sentence's way in one place."""
+    look.page.add_init_script(LATE_WALK)
+    page = look.open(f"tour?model=lm&stop=11&text={URL}")
+    assert page.locator(".way-next button").count() == 10
+
+
 def test_the_mask_token_is_what_the_model_reads(models: Any) -> None:
     subject = inspect.load(models["masked"])
     reading = inspect.read(subject, "the cat [MASK] on a mat")

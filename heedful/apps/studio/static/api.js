@@ -67,6 +67,17 @@ const AGAIN = 2000; // milliseconds between two tries while the server is away
 const SOON = 25; // milliseconds: one question for what a slider says in a moment
 const PATIENCE = 400; // milliseconds after which a region says that it waits
 
+const awaited = new WeakMap(); // regions, and the questions whose answers each waits for: some show several
+
+/** Mark a region as busy for as long as it waits for an answer. */
+function waits(region, question, is) {
+  const questions = awaited.get(region) ?? new Set();
+  awaited.set(region, questions);
+  if (is) questions.add(question);
+  else questions.delete(question);
+  region.setAttribute("aria-busy", String(questions.size > 0));
+}
+
 /**
  * Keeps a part of a page equal to an answer: asks anew when it is told to, drops older questions,
  * and shows errors above the last good picture.
@@ -108,14 +119,14 @@ export function live(region, ask, show) {
       else if (error.instead) await show(error.instead);
     }
     if (asked !== own || waiting !== null) return;
-    region.setAttribute("aria-busy", "false");
+    waits(region, run, false);
     region.classList.remove("slow");
     clearTimeout(patience);
     patience = null;
   }
 
   return () => {
-    region.setAttribute("aria-busy", "true");
+    waits(region, run, true);
     patience ??= setTimeout(() => region.classList.add("slow"), PATIENCE);
     clearTimeout(waiting);
     waiting = setTimeout(run, SOON);
