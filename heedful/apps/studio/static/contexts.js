@@ -2,7 +2,7 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { figure, h, number, section } from "./dom.js";
+import { figure, folded, h, number, section } from "./dom.js";
 import { facts } from "./draw/facts.js";
 import { scatterChart } from "./draw/scatter.js";
 import { placesOf } from "./subject.js";
@@ -62,7 +62,7 @@ export function contexts(state, studio) {
   });
   ask();
   return section("One word in several sentences",
-    body, h("details", {}, h("summary", {}, "Choose the word, its sentences and the block"), h("div", { class: "panel" },
+    body, folded("Choose the word, its sentences and the block", h("div", { class: "panel" },
       models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
       text(state, "cword", { label: "Word" }), depth,
       text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));

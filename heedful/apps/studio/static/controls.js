@@ -1,6 +1,6 @@
 // Controls that are one with a setting: changing either changes the other.
 
-import { h, number } from "./dom.js";
+import { folded, h, number } from "./dom.js";
 
 let made = 0;
 const newId = (name) => `${name}-${(made += 1)}`;
@@ -122,6 +122,13 @@ export function text(state, name, { label, rows = 0, hint = null, code = false }
 /** A button. */
 export const button = (label, press, options = {}) =>
   h("button", { type: "button", class: options.quiet ? "quiet" : null, onclick: press }, label);
+
+/** Controls of a panel that few need, folded away. */
+export function more(title, ...controls) {
+  const details = folded(title, h("div", { class: "panel inner" }, controls));
+  details.className = "field wide";
+  return details;
+}
 
 /** Controls together. */
 export const panel = (...children) => h("div", { class: "panel", role: "group", "aria-label": "Settings" }, ...children);

@@ -65,9 +65,14 @@ export function table(caption, columns, rows, options = {}) {
       h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
 }
 
-/** What can be unfolded; its content is made when it is. */
-export function folded(title, make) {
+/** What can be unfolded: elements, or a function that makes one when it is. */
+export function folded(title, ...content) {
+  const [make] = content;
   const details = h("details", {}, h("summary", {}, title));
+  if (typeof make !== "function") {
+    details.append(...content);
+    return details;
+  }
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(make());
   });

@@ -31,7 +31,7 @@ export const reached = (there, { stage }) => there.findIndex((each) => each >= s
 /** The step that is reached, or all so far below each other, of the stages there are. */
 export function inPlace(parts, values, names, there) {
   const at = reached(there, values);
-  return there.slice(values.all ? 0 : at, at + 1).map((stage) => h("section", { "data-stage": stage, class: stage === there[at] ? "reached" : "before" },
+  return there.slice(values.all ? 0 : at, at + 1).map((stage) => h("section", { "data-stage": stage, class: stage === there[at] ? "reached" : null },
     h("h2", {}, `${there.indexOf(stage) + 1}. ${names[stage]}`), parts[stage]()));
 }
 

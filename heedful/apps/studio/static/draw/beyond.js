@@ -1,6 +1,6 @@
 // Curves over positions of which training has seen only the first: the rest is shaded.
 
-import { folded, h, number, s, table } from "../dom.js";
+import { folded, number, s, table } from "../dom.js";
 import { axis, extent } from "./axes.js";
 import { redrawn, series as colour } from "./colours.js";
 

@@ -53,7 +53,7 @@ export function mount({ root, below, side, state, studio }) {
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
       ...second.elements, part, layer, view));
   const evidence = h("p", { class: "note" });
-  const measured = h("details", {}, h("summary", {}, "What was measured of this head"), evidence);
+  const measured = folded("What was measured of this head", evidence);
   const beside = h("div", {}, whole.element, heads, measured,
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
   root.append(h("div", { class: "pair" }, body, beside));

@@ -172,7 +172,7 @@ function streamed(host, state) {
   const map = figure("By sub-layer and token");
   const curve = figure("Length of the stream and of what is added", "The stream before each sub-layer, and the vector that is added to it; means over the tokens.");
   const numbers = h("div", {});
-  const body = h("div", {}, numbers, map.element, h("details", {}, h("summary", {}, "Length of the stream through all blocks"), curve.element));
+  const body = h("div", {}, numbers, map.element, folded("Length of the stream through all blocks", curve.element));
   host.append(body);
   return (found) => {
     body.hidden = found === null;

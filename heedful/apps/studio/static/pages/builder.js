@@ -1,7 +1,7 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
-import { button, check, choice, copyable, panel, slider } from "../controls.js";
-import { engineering, figure, h, number, section, table } from "../dom.js";
+import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
+import { engineering, figure, folded, h, number, section, table } from "../dom.js";
 import { assemblyPicture, drawnParameters } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
@@ -123,7 +123,7 @@ export async function mount({ root, side, state }) {
     section("Size and cost", beside.element,
       h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
       h("details", {}, titles.tables, components, tables),
-      h("details", {}, h("summary", {}, "Settings file: train this model on your own data"), h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element)));
+      folded("Settings file: train this model on your own data", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element)));
   root.append(body);
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
@@ -299,7 +299,7 @@ function controls(state, presets, mixers) {
     ],
   };
   const [heads, feedforward, activation, kvHeads, experts, window, norm, placement, bias] = fields.ofBlocks;
-  const more = h("details", { class: "field wide" }, h("summary", {}, "More dials"), h("div", { class: "panel inner" },
+  const dials = more("More dials",
     activation,
     choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
     slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }),
@@ -311,15 +311,15 @@ function controls(state, presets, mixers) {
     slider(state, "tokens", { label: "A sentence has, tokens", stops: [5, 10, 25, 50, 100, 250, 500, 1000] }),
     slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
     slider(state, "batch_tokens", { label: "Tokens of a training batch", stops: [512, 1024, 2048, 4096, 8192, 16384, 25000, 65536] }),
-    slider(state, "seed", { label: "Seed of the training here", min: 1, max: 20 })));
-  const others = h("details", { class: "field wide" }, h("summary", {}, "Other layers than attention"), h("div", { class: "panel inner" },
+    slider(state, "seed", { label: "Seed of the training here", min: 1, max: 20 }));
+  const others = more("Other layers than attention",
     choice(state, "family", { label: "Layers", options: FAMILIES }),
-    fields.encoder_mixer, fields.mixer, fields.features, fields.attention_every, fields.state_size, fields.channel_mix, fields.cell, fields.attends, fields.kernel_width));
+    fields.encoder_mixer, fields.mixer, fields.features, fields.attention_every, fields.state_size, fields.channel_mix, fields.cell, fields.attends, fields.kernel_width);
   others.open = state.values.family !== "blocks" || Object.keys(mixersIn(state.values)).length > 0;
   const element = [panel(choice(state, "task", { label: "Model", options: TASKS }),
     h("div", { class: "field" }, h("label", { for: "preset" }, "Begin with"), start),
     slider(state, "width", { label: "Width", stops: [32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1600, 2048, 3072, 4096, 8192, 12288] }),
-    fields.encoder, fields.decoder, heads, feedforward, others, more)];
+    fields.encoder, fields.decoder, heads, feedforward, others, dials)];
   return { fields, element, start };
 }
 

@@ -55,7 +55,7 @@ export async function mount({ root, side, state }) {
     slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
-  const more = h("details", {}, h("summary", {}, "More masks"),
+  const others = folded("More masks",
     group("Masks of long texts", MORE, "mask", packed),
     text(state, "mask", { label: "Mask: combine with & and |", code: true }),
     words,
@@ -67,13 +67,13 @@ export async function mount({ root, side, state }) {
       group("Bias: what distance adds to a score", BIASES, "bias"),
       ...biasControls,
       slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
-      more));
+      others));
   root.append(pictures);
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
   const arrange = ({ mask, bias }) => {
     for (const each of side.querySelectorAll("[data-mask], [data-bias]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask || each.dataset.bias === bias));
-    more.open ||= !EXAMPLES.some(([own]) => own === mask);
+    others.open ||= !EXAMPLES.some(([own]) => own === mask);
     biasControls[0].hidden = bias === "none";
     biasControls[1].hidden = bias !== "t5" && bias !== "relative_keys";
   };

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
-import { button, choice, panel, several, slider, text } from "../controls.js";
-import { engineering, figure, h, number, section, table } from "../dom.js";
+import { button, choice, more, panel, several, slider, text } from "../controls.js";
+import { engineering, figure, folded, h, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
@@ -149,7 +149,7 @@ function stepped(host, state) {
     operations: figure("Operations", "Multiply-adds of the layers' main products."),
   };
   const numbers = h("div", {});
-  const hidden = (title, parts) => h("details", {}, h("summary", {}, title), h("div", { class: "columns" }, parts.map((each) => each.element)));
+  const hidden = (title, parts) => folded(title, h("div", { class: "columns" }, parts.map((each) => each.element)));
   const [recurrent, attention, ...others] = Object.values(pictures);
   host.append(recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
     hidden("By the number of tokens: paths, steps, operations", [...Object.values(curves), { element: numbers }]));
@@ -206,7 +206,7 @@ function settings(state, models) {
   state.watch(arrange);
   const first = defaults();
   const changed = Object.keys(first).some((name) => !["length", "keep", "seed"].includes(name) && String(state.values[name]) !== String(first[name]));
-  const more = h("details", { class: "field wide", open: changed || null }, h("summary", {}, "More settings"), h("div", { class: "panel inner" },
+  const others = more("More settings",
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
     slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
     slider(state, "width", { label: "Width", stops: SIZES }),
@@ -215,11 +215,12 @@ function settings(state, models) {
     choice(state, "norms", { label: "The Transformer's norms", options: [["post", "after each sum (2017)"], ["pre", "before each sub-layer"]] }),
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
     models.length ? choice(state, "model", { label: "Your own model", options: [["", "none"], ...models.map((place) => [place.name, place.name])] }) : null,
-    models.length ? stack : null, models.length ? sentences : null));
+    models.length ? stack : null, models.length ? sentences : null);
+  others.open = changed;
   const controls = panel(
     slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
     slider(state, "keep", { label: "Bias of the forget gate: open above 0", min: -2, max: 6, step: 0.5 }),
-    more,
+    others,
     button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true }));
   for (const [cell, name] of Object.entries(CELLS)) controls.querySelector(`input[value="${cell}"] + span`).textContent = name;
   arrange();

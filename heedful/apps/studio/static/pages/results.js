@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
@@ -18,7 +18,7 @@ export function mount({ root, side, state }) {
   const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
   side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) })));
-  root.append(cost.element, summary, quality.element, section("One change at a time", h("div", { class: "panel" }, group), variants.element, h("details", {}, h("summary", {}, "Perplexity and parameters"), numbers)), section("Beyond translation", parsing.element));
+  root.append(cost.element, summary, quality.element, section("One change at a time", h("div", { class: "panel" }, group), variants.element, folded("Perplexity and parameters", numbers)), section("Beyond translation", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;

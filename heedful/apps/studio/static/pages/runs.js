@@ -1,5 +1,5 @@
 import { call, live } from "../api.js";
-import { button, check, choice, panel, several, slider } from "../controls.js";
+import { button, check, choice, more, panel, several, slider } from "../controls.js";
 import { figure, h, number } from "../dom.js";
 import { series as colour } from "../draw/colours.js";
 import { legendOf, lineChart } from "../draw/lines.js";
@@ -51,7 +51,7 @@ export function mount({ root, below, side, state, studio }) {
     panel(several(state, "runs", { label: "Runs", options: names }), which,
       choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
       slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
-      h("details", { class: "field" }, h("summary", {}, "More figures and scales"), rare,
+      more("More figures and scales", rare,
         check(state, "logx", { label: "logarithmic axis" }), check(state, "logy", { label: "logarithmic figures" }))));
   const compared = comparison(state);
   const history = textsOverTime(state);

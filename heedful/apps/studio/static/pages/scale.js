@@ -1,7 +1,7 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, panel, slider } from "../controls.js";
-import { figure, h, number, section } from "../dom.js";
+import { figure, folded, h, number, section } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
 
@@ -67,7 +67,7 @@ function swept(host) {
   };
   const { entropy, ...first } = pictures;
   host.append(h("div", { class: "columns two" }, Object.values(first).map((each) => each.element)),
-    h("details", {}, h("summary", {}, "Entropy of the weights"), entropy.element));
+    folded("Entropy of the weights", entropy.element));
   return (found) => {
     for (const [name, { host: place, element }] of Object.entries(pictures)) {
       const title = element.querySelector("h3").textContent;

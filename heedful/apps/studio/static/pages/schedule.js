@@ -1,6 +1,6 @@
 import { addressOf } from "../address.js";
 import { call, live, problem } from "../api.js";
-import { button, check, choice, copyable, panel, slider } from "../controls.js";
+import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { lineChart } from "../draw/lines.js";
@@ -30,7 +30,7 @@ export function mount({ root, side, state, studio }) {
       slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 10000, 16000, 40000] }),
       slider(state, "steps", { label: "Steps in all", stops: STEPS }),
       check(state, "others", { label: "Other schedules beside it" }),
-      h("details", { class: "field" }, h("summary", {}, "Peak, axes and runs"),
+      more("Peak, axes and runs",
         check(state, "paper", { label: "Peak by the 2017 formula" }), fields.width, fields.peak, fields.final,
         check(state, "log", { label: "Logarithmic axes" }),
         runs.length ? choice(state, "run", { label: "Lay a run over it", options: [["", "none"], ...runs] }) : null, taking)));
