@@ -181,7 +181,7 @@ COUNT_MOVES = """() => {
   const animate = Element.prototype.animate;
   window.moves = 0;
   Element.prototype.animate = function (...args) {
-    window.moves += 1;
+    if (!this.closest(".way-flight, [data-at]")) window.moves += 1;
     return animate.apply(this, args);
   };
 }"""
@@ -215,6 +215,44 @@ def test_parts_unfold_in_place(moving: Any) -> None:
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
 
+COUNT_FLIGHTS = """() => {
+  window.flights = 0;
+  new MutationObserver((changes) => {
+    for (const { addedNodes } of changes) {
+      for (const node of addedNodes) window.flights += node.querySelectorAll?.(".way-flight").length;
+    }
+  }).observe(document.querySelector(".tour .drawing"), { childList: true });
+}"""
+
+
+def test_numbers_fly_to_what_they_become(moving: Any) -> None:
+    """Each score becomes a share; each value and the sum of them come down; one query meets all keys."""
+    pieces = moving.locator("[data-part=scores] [data-column]").count()
+    moving.evaluate(COUNT_FLIGHTS)
+
+    def flights(press: Any, seen: str) -> int:
+        moving.evaluate("() => { window.flights = 0; }")
+        press.click()
+        moving.wait_for_selector(seen)
+        count = int(moving.evaluate("() => window.flights"))
+        moving.wait_for_function("() => !document.querySelector('.way-flight')")
+        hidden = "[...document.querySelectorAll('[data-at]')].filter((each) => getComputedStyle(each).opacity !== '1')"
+        moving.wait_for_function(f"() => {hidden}.length === 0")
+        return count
+
+    [back, go_on] = [
+        moving.get_by_role("button", name=name, exact=True) for name in ("Back", "Next")
+    ]
+    assert flights(go_on, "[data-part=weights] [data-column]") == pieces
+    assert flights(go_on, "[data-part=values] [data-column]") == 2 * pieces + 1
+    assert flights(back, "[data-part=weights] [data-column]") == 0
+    flights(back, "[data-part=scores] [data-column]")
+    flights(back, "[data-part=head] .way-mark")
+    assert flights(go_on, "[data-part=scores] [data-column]") == pieces + 1
+    other = moving.locator("[data-part=scores] .way-piece:not(.chosen)").first
+    assert flights(other, "[data-part=scores] .way-piece.chosen[data-column='0']") == 1
+
+
 def test_the_flow_can_be_stopped(moving: Any) -> None:
     moving.get_by_role("button", name="Play the tour by itself").click()
     moving.wait_for_function(FLOWS)
@@ -233,7 +271,7 @@ def test_nothing_moves_for_who_wants_no_motion(look: Any) -> None:
     assert page.locator(".drawing.moving").count() == 1
     assert page.evaluate("() => window.moves") == 0
     assert page.evaluate(FLOWS) == 0
-    assert page.locator(".way-ghost").count() == 0
+    assert page.locator(".way-ghost, .way-flight").count() == 0
 
 
 def test_every_stop_fits_the_window(visit_at: Any, serve: Any) -> None:
