@@ -187,12 +187,12 @@ COUNT_MOVES = """() => {
 }"""
 
 
-COUNT_GHOSTS = """() => {
-  window.ghosts = 0;
+# Elements of a class that a drawing had when it was put in its place; they go by themselves.
+COUNT = """(kind) => {
+  window[kind] = 0;
   new MutationObserver((changes) => {
-    for (const { addedNodes } of changes) {
-      for (const node of addedNodes) window.ghosts += node.querySelectorAll?.(".way-ghost").length;
-    }
+    const added = changes.flatMap(({ addedNodes }) => [...addedNodes]);
+    for (const node of added) window[kind] += node.querySelectorAll?.(`.way-${kind}`).length;
   }).observe(document.querySelector(".tour .drawing"), { childList: true });
 }"""
 
@@ -205,39 +205,31 @@ def test_parts_unfold_in_place(moving: Any) -> None:
 
     before = top()
     moving.evaluate(COUNT_MOVES)
-    moving.evaluate(COUNT_GHOSTS)
+    moving.evaluate(COUNT, "ghost")
     moving.get_by_role("button", name="Next", exact=True).click()
     moving.wait_for_selector("[data-part=weights] [data-column]")
-    assert moving.evaluate("() => window.ghosts") == 1  # the open part that folds
+    assert moving.evaluate("() => window.ghost") == 1  # the open part that folds
     # It, its strip, the part that unfolds; and it slides up, as parts that were passed come closer.
     assert moving.evaluate("() => window.moves") == 4
     assert before - 16 < top() < before
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
 
-COUNT_FLIGHTS = """() => {
-  window.flights = 0;
-  new MutationObserver((changes) => {
-    for (const { addedNodes } of changes) {
-      for (const node of addedNodes) window.flights += node.querySelectorAll?.(".way-flight").length;
-    }
-  }).observe(document.querySelector(".tour .drawing"), { childList: true });
-}"""
+UNSEEN = """() => [...document.querySelectorAll("[data-at], .way-flight")]
+  .filter((each) => getComputedStyle(each).opacity !== "1").length"""
 
 
 def test_numbers_fly_to_what_they_become(moving: Any) -> None:
-    """Each score becomes a share; each value and the sum of them come down; one query meets all keys."""
+    """A score becomes a share, values come down to their sum, one query meets all keys."""
     pieces = moving.locator("[data-part=scores] [data-column]").count()
-    moving.evaluate(COUNT_FLIGHTS)
+    moving.evaluate(COUNT, "flight")
 
     def flights(press: Any, seen: str) -> int:
-        moving.evaluate("() => { window.flights = 0; }")
+        moving.evaluate("() => { window.flight = 0; }")
         press.click()
         moving.wait_for_selector(seen)
-        count = int(moving.evaluate("() => window.flights"))
-        moving.wait_for_function("() => !document.querySelector('.way-flight')")
-        hidden = "[...document.querySelectorAll('[data-at]')].filter((each) => getComputedStyle(each).opacity !== '1')"
-        moving.wait_for_function(f"() => {hidden}.length === 0")
+        count = int(moving.evaluate("() => window.flight"))
+        moving.wait_for_function(f"() => ({UNSEEN})() === 0")
         return count
 
     [back, go_on] = [
