@@ -11,6 +11,7 @@ const ROW = 22; // of a matrix, at most
 
 const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
+const hundredths = (weight) => number(Number(weight.toFixed(2))); // wider ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
 
 /** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
@@ -125,7 +126,7 @@ function lookBack(own, { read, cross }, place, at, y) {
   own.append(title(place.left < 100 ? "Self" : "Self-attention", top + 17), ...shown.flatMap((piece, i) => [
     carried({ middle }, i, at, [top, y], cross.back[first + i]), box(i, "way-frame"),
     s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), top, place.step - 5)),
-    s("text", { class: "way-value", x: middle(i), y: top + 40 }, number(cross.back[first + i], 2))]),
+    s("text", { class: "way-value", x: middle(i), y: top + 40 }, hundredths(cross.back[first + i]))]),
   ...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming")),
   s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: top + 40 }, "hidden: to come"));
   return 90;
@@ -201,7 +202,7 @@ export const PARTS = {
     const at = place.middle(view.query);
     own.append(...pieces(found, view, place, 0), title("Value", 75, "2"), ...vectors("given", found.value, place, { y: 34, height: 72 }), title("× share", 124));
     found.weights[view.query].forEach((weight, j) => own.append(carried(place, j, at, [132, 196], weight),
-      s("text", { class: "way-value", x: place.middle(j), y: 124, "data-at": `share:${j}` }, number(weight, 2))));
+      s("text", { class: "way-value", x: place.middle(j), y: 124, "data-at": `share:${j}` }, hundredths(weight))));
     const only = found.context.map((row, i) => (i === view.query ? row : []));
     own.append(title("Mixed value", 240), ...vectors("mixed", only, place, { y: 198, height: 72 }),
       title("All heads", 302), ...vectors("heads", found.attention_output, place, { y: 282, height: 32 }));
@@ -230,7 +231,7 @@ export const PARTS = {
     const weights = found.cross ? found.cross.weights : found.pieces.map((_, i) => (i === found.from ? 0.6 : 0));
     weights.forEach((weight, j) => {
       if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
-      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, number(weight, 2)));
+      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, hundredths(weight)));
     });
     own.append(title(found.cross ? (place.left < 100 ? "Cross" : "Cross-attention") : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14, "data-at": "word" }),
       s("text", { class: "way-next-name", x: at, y: room + 18.5, "data-with": "word" }, nextWord(found, view)));
