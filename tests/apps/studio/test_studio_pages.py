@@ -189,6 +189,7 @@ def test_positions(visit: Any, given: Any) -> None:
     picture.focus()
     for _ in range(3):
         picture.press("ArrowDown")
+    page.get_by_text("One position's vector").click()
     one = page.locator("figure", has_text="The vector of position 2")
     curve = [next(filter(None, each)) for each in one_column(visit, one)]  # sines and cosines apart
     assert curve == [visit.shown(f(2 / w)) for w in (1, 100) for f in (math.sin, math.cos)]
@@ -206,7 +207,8 @@ def test_positions(visit: Any, given: Any) -> None:
     page.get_by_label("Positions", exact=True).select_option("t5")
     visit.idle()
     page.get_by_label("Table").select_option(label="t5 · encoder.position_bias")
-    page.wait_for_selector("text=The same as colours")
+    page.get_by_text("The same as colours").click()
+    page.locator("figure", has_text="By head and distance").locator("canvas").wait_for()
     assert page.locator(".legend li").all_inner_texts() == ["head 1", "head 2"]
 
     for scheme in ("rotary", "alibi"):
