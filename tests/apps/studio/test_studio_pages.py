@@ -121,8 +121,17 @@ def test_scale(visit: Any) -> None:
 def test_masks(visit: Any) -> None:
     page = visit.open("masks")
     assert visit.fact("seen") == "136 of 256"
+    # A row as a sentence: "it" is the eighth word and sees eight, an eighth of the attention each.
+    assert "“it” may look at 8 of 16 words: each gets 12.5 %" in visit.fact("row")
+    assert page.locator(".unseen-word").count() == 8
+    page.locator(".weighed button").nth(3).click()
+    visit.until("location.search.includes('row=3')")
+    assert "“on” may look at 4 of 16 words: each gets 25 %" in visit.fact("row")
     page.get_by_role("button", name="ALiBi").click()
     visit.idle()
+    shares = [math.exp(-distance / 2) for distance in range(4)]
+    own = visit.shown(100 / sum(shares), 3)
+    assert f"most of its attention is on “on”, {own} %" in visit.fact("row")
     added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
     assert page.locator(".ticked span span").all_inner_texts() == ["0", "0.1", "0.25", "0.5", "1"]
