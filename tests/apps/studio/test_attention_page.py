@@ -223,7 +223,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     look.idle()
     encoder = inspect.attention(subject, reading, "encoder").weights[0]
     assert links(page) == pytest.approx(drawn(encoder))
-    page.get_by_label("Drawn as").select_option("matrix")
+    page.get_by_role("button", name="Matrix").click()
     cells = look.numbers_of(page.locator("figure").first, 2)
     large = [(cell, w) for cell, w in zip(cells, encoder.mean(0)[2], strict=True) if w > 1e-3]
     assert [cell for cell, _ in large] == [look.shown(float(w), 3) for _, w in large]
@@ -296,6 +296,7 @@ def test_256_tokens_are_drawn_in_less_than_a_second(look) -> None:
 
 def test_heads_are_named_where_it_is_clear(look, axe) -> None:
     page = look.open("attention?model=encoder&layer=0&text=the+cat+sat")
+    page.get_by_text("Which heads have one").click()
     page.get_by_label("Sentences of your own, one a line").fill(CORPUS)
     page.get_by_role("button", name="Measure the heads").click()
     page.wait_for_selector(".head .label")
