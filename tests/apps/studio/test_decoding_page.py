@@ -266,7 +266,9 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
         count = sum(each.fate == fate for each in looked)
         assert page.locator(f".tree .node.{fate}").count() == count
     assert page.locator(".tree .node.returned").count() == len(known.hypotheses) == 2
-    alone = follow_search(inspect.load(path), PROMPT, settings.model_copy(update={"beam": 1, "n_best": 1}))
+    alone = follow_search(
+        inspect.load(path), PROMPT, settings.model_copy(update={"beam": 1, "n_best": 1})
+    )
     assert at.fact("greedy").removesuffix(" …").strip() in alone.texts[0].replace("\n", "⏎")
     rows = page.locator(".ranks .found").all_inner_texts()[1:]
     for row, hypothesis, text in zip(rows, known.hypotheses, known.texts, strict=True):

@@ -26,7 +26,6 @@ from heedful.inspect.subject import Subject
 from heedful.inspect.tracing import rollout
 from heedful.nn.patches import cut
 from heedful.pipelines.image_classification import ImagePipeline
-from heedful.pipelines.predictions import Label
 
 Line = Sequence[tuple[float, float]]
 
@@ -192,7 +191,7 @@ def erase(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
         rest[:, row : row + patch, column : column + patch] = 0
         return rest
 
-    own = _labels(pipeline, [image])[0][0].label
+    own = next(iter(_labels(pipeline, [image])[0]))
     erased: list[int] = []
     for _ in range(MOST_ERASED):
         places = [i for i in range(count**2) if (without(image, i) != image).any()]
@@ -200,22 +199,23 @@ def erase(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
             break
         rest = [without(image, i) for i in places]
         labels = _labels(pipeline, rest)
-        chances = [next(e.probability for e in each if e.label == own) for each in labels]
-        least = int(np.argmin(chances))
+        least = int(np.argmin([each[own] for each in labels]))
         erased.append(places[least])
         image = rest[least]
-        first = labels[least][0]
-        if first.label != own:
-            return {"patches": erased, "label": first.label, "probability": first.probability}
+        label, probability = next(iter(labels[least].items()))
+        if label != own:
+            return {"patches": erased, "label": label, "probability": probability}
     return {"patches": erased, "label": None, "probability": None}
 
 
 def _labels(
     pipeline: ImagePipeline, images: Sequence[npt.NDArray[np.uint8]]
-) -> list[list[Label]]:
-    """Return the labels of images [C, h, w] of the model's size, the most probable first."""
+) -> list[dict[str, float]]:
+    """Return the probability of each label of images [C, h, w], the most probable first."""
     grey = pipeline.spec.channels == 1
-    return pipeline.classify([each[0] if grey else np.moveaxis(each, 0, -1) for each in images])
+    pictures = [each[0] if grey else np.moveaxis(each, 0, -1) for each in images]
+    found = pipeline.classify(pictures)
+    return [{each.label: each.probability for each in labels} for labels in found]
 
 
 @call(LookRequest)
