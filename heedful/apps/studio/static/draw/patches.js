@@ -22,7 +22,7 @@ export function patchPicture(host, picture) {
 function draw(host, picture) {
   const count = picture.side / picture.patch;
   const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
-  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 180, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
+  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
   const unit = size / picture.side;
   const step = unit * picture.patch + gap;
   const whole = size + gap * (count - 1);

@@ -19,7 +19,7 @@ const UNLIKELY = 0.5; // probability of a word below which it is underlined
 const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
 const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
 const LARGEST = 690; // exponent of the largest ratio that is shown
-const MEAN = "A mean over the heads of the decoder's upper half.";
+const MEAN = "Mean over the heads of the upper layers.";
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
 export function mount({ root, below, side, state, studio }) {
@@ -253,21 +253,20 @@ function translated(found, rank, state, studio) {
 function details(found, rank, state, limits) {
   const chosen = found.translations[rank];
   const picture = figure("Alignment of all words", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
+  const all = folded("Alignment of all words", picture.element);
   const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "The chance of the whole text: those of its pieces, multiplied."),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
     }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score)))))),
     chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
-    folded("Scores and pieces", () => h("div", {},
+    all, folded("Scores and pieces", () => h("div", {},
       facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
       table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)])))),
     limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
-  const all = folded("Alignment of all words", picture.element);
-  const parts = h("div", { class: "columns apart" }, others, all);
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
     if (!chosen.matrix.length || !chosen.matrix[0].length) all.hidden = true;
     else heatMap(picture.host, { values: chosen.matrix, kind: "share", cell: 34, rows: { label: "", names: names("target") }, columns: { label: "text", names: names("source") }, describe: "Attention of each word of the translation to each word of the text." });
   });
-  return parts;
+  return others;
 }
