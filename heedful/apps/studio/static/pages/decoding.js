@@ -168,8 +168,8 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
-  const written = h("p", { class: "row writes" }, translates ? h("span", { class: "note", dir: "auto" }, state.values.text, " →") : null,
-    h("span", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet.")));
+  const written = h("p", { class: "row writes" }, h("span", { class: "note", dir: "auto" }, state.values.text, translates ? " →" : ""),
+    h("span", { class: open ? "text goes-on" : "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet.")));
   const bar = h("p", { class: "row" },
     open ? button(`Most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
@@ -277,6 +277,7 @@ function showBeam(host, found, { dropped, longest, beam }) {
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
   const greedy = greedyWay(found.steps);
   const alone = greedy.at(-1);
+  const left = alone?.fate === "dropped" ? greedy.length : alone?.fate === "lived" && greedy.length < found.steps.length ? greedy.length + 1 : 0;
   const second = greedy.map(({ place }, i) => shown[i].findIndex((each) => each.place === place));
   const same = String(second) === String(path);
   const picture = figure("The hypotheses of each step", `The number is the log-probability of the whole text. Bold: the best result.${same ? "" : " Dashed: the way of greedy search."}`);
@@ -284,7 +285,7 @@ function showBeam(host, found, { dropped, longest, beam }) {
   host.append(
     h("p", {}, `Greedy search takes the likeliest token of each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can still win.`),
     h("ol", { class: "ranks" },
-      alone ? result("Greedy:", `${alone.text}${alone.fate === "ended" ? "" : " …"}`, `log-probability ${number(alone.score)}${alone.fate === "dropped" ? `, dropped by the beam at step ${greedy.length}` : ""}`, "greedy") : "",
+      alone ? result("Greedy:", `${alone.text}${alone.fate === "ended" ? "" : " …"}`, `log-probability ${number(alone.score)}${left ? `, dropped by the beam at step ${left}` : ""}`, "greedy") : "",
       found.hypotheses.map((each) => result("Beam:", each.text, `log-probability ${number(each.score)}${found.hypotheses.length > 1 ? `, ranked by ${number(each.normalized)}` : ""}`))),
     picture.element);
   treeChart(picture.host, { columns, path, second: same ? [] : second, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
