@@ -51,7 +51,7 @@ export function mount({ root, below, side, state, studio }) {
   whole.element.classList.add("overview");
   const view = tabs(state, "view", { label: "Drawn as", options: [["lines", "Lines"], ["matrix", "Matrix"], ["strips", "All heads, one word"], ["neurons", "Query · key"]] });
   side.append(
-    panel(...subjectFields(state, studio, kinds), ...second.elements, part, layer,
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, part, layer,
       slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" })));
   const evidence = h("p", { class: "note" });
   const measured = folded("What was measured of this head", evidence);
