@@ -223,7 +223,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     look.idle()
     encoder = inspect.attention(subject, reading, "encoder").weights[0]
     assert links(page) == pytest.approx(drawn(encoder))
-    page.get_by_label("Drawn as").select_option("matrix")
+    page.get_by_role("button", name="Matrix").click()
     cells = look.numbers_of(page.locator("figure").first, 2)
     large = [(cell, w) for cell, w in zip(cells, encoder.mean(0)[2], strict=True) if w > 1e-3]
     assert [cell for cell, _ in large] == [look.shown(float(w), 3) for _, w in large]
@@ -260,9 +260,10 @@ def test_a_part_that_is_missing_is_said_to(look) -> None:
 
 
 CHOOSE = """async view => {
-  const select = [...document.querySelectorAll("select")].find(each => each.value === view[0]);
-  select.value = view[1];
-  select.dispatchEvent(new Event("change"));
+  const views = [...document.querySelectorAll("[aria-label='Drawn as'] button")];
+  const [before, after] = view.map(name => views.find(each => each.innerText === name));
+  if (before.getAttribute("aria-pressed") !== "true") throw new Error(view[0]);
+  after.click();
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
 }"""
 
@@ -286,16 +287,17 @@ def test_256_tokens_are_drawn_in_less_than_a_second(look) -> None:
     page = look.open(f"attention?model=encoder&view=matrix&text={text.replace(' ', '+')}")
     page.wait_for_selector("canvas")
     assert "256 × 256" in page.locator("figcaption").first.inner_text()
-    assert 0 < seconds_to_choose(look, "matrix", "lines") < 1
+    assert 0 < seconds_to_choose(look, "Matrix", "Lines") < 1
     assert page.locator("[data-side=row]").count() == 256
     assert 0 < page.locator("path.link").count() <= 1200
     page.locator("figure .note", has_text="of 524,288 lines").wait_for()
-    assert 0 < seconds_to_choose(look, "lines", "matrix") < 1
+    assert 0 < seconds_to_choose(look, "Lines", "Matrix") < 1
     assert page.locator(".pair figure:not(.overview) canvas").count() == 1
 
 
 def test_heads_are_named_where_it_is_clear(look, axe) -> None:
     page = look.open("attention?model=encoder&layer=0&text=the+cat+sat")
+    page.get_by_text("Which heads have one").click()
     page.get_by_label("Sentences of your own, one a line").fill(CORPUS)
     page.get_by_role("button", name="Measure the heads").click()
     page.wait_for_selector(".head .label")

@@ -44,6 +44,8 @@ def test_questions_are_answered_with_a_reason(visit: Any) -> None:
     asked = page.locator(".question").first
     asked.get_by_label(first.options[wrong]).check()
     assert asked.locator(".answer").inner_text().startswith("Not quite.")
+    assert asked.locator(".wrong").inner_text().strip() == first.options[wrong]
+    assert asked.locator(".right").inner_text().strip() == first.options[first.right]
     asked.get_by_label(first.options[first.right]).check()
     text = asked.locator(".answer").inner_text()
     assert text.startswith("Yes.")

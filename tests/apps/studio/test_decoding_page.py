@@ -89,13 +89,14 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
         best = known.scores.argsort(kind="stable")[::-1][:12]
         assert [row[0] for row in told(page)] == [percent(math.exp(known.scores[i])) for i in best]
         chosen.append(int(best[0]))
-        page.get_by_role("button", name="Take the most probable").click()
+        page.get_by_role("button", name="Most probable").click()
         at.until(f"location.search.split('chosen=').length === {len(chosen) + 1}")
         at.idle()
         at.until(f"document.querySelector('[data-fact=written]').innerText === '{len(chosen)}'")
     known = next_token(subject, TEXT, chosen)
     row = len(chosen)
     assert at.fact("score") == at.shown(math.fsum(known.chosen_scores))
+    page.get_by_text("What the model keeps from step to step").click()
     assert at.fact("shape") == " × ".join(map(str, known.cache_sizes[-1].shape))
     assert at.fact("bytes") == f"{known.cache_sizes[-1].bytes:,} bytes"
     assert at.fact("each") == f"{known.cache_sizes[0].bytes:,} bytes"
@@ -109,6 +110,7 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
         [at.shown(float(weight), 3) for weight in seen[i, : i + 1]] + ["hidden"] * (row - i + 3)
         for i in range(row + 1)
     ]
+    page.locator(".side summary", has_text="Attention that is drawn").click()
     page.get_by_label("Attention of layer").select_option("2")
     page.get_by_label("Head", exact=True).select_option("1")
     at.until("location.search.includes('head=1')")
@@ -130,7 +132,7 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     page.get_by_role("button", name="Start again").click()
     at.until("/chosen=(&|$)/.test(location.search)")
     at.idle()
-    page.get_by_role("button", name="Greedy search to the end").click()
+    page.get_by_role("button", name="Greedy to the end").click()
     best = heedful.load(given.learned).translate([TEXT], beam=1)[0]
     count = len(best.tokens) + best.finished  # the end is chosen where the model wants it
     at.until(f"location.search.split('chosen=').length === {count + 1}")
@@ -209,6 +211,7 @@ def test_sampling(at: Any, language_model: Path) -> None:
     entropy = -float((positive * np.log(positive)).sum())
     assert at.fact("drawn-entropy") == f"{at.shown(entropy, 3)} nats"
 
+    page.locator(".side summary", has_text="Sampling").click()
     page.get_by_label("Seed of the draws, number").fill("5")
     page.get_by_label("Seed of the draws, number").press("Enter")
     at.until("location.search.includes('seed=5')")
@@ -251,17 +254,23 @@ def test_the_slider_goes_down_to_temperature_0(at: Any, language_model: Path) ->
 @pytest.mark.parametrize("name", ["learned", "letters"])
 def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str) -> None:
     path = given.learned if name == "learned" else language_model
-    page = at.open(f"decoding?model={name}&text={PROMPT}&beam=3&n=2&longest=9&penalty=1")
+    page = at.open(f"decoding?model={name}&text={PROMPT}&beam=3&n=2&longest=9&penalty=1&dropped=1")
     settings = SearchSettings(beam=3, n_best=2, length_penalty=1.0, max_length=9)
     known = follow_search(inspect.load(path), PROMPT, settings)
     looked = [each for step in known.steps for each in step.ranked]
+    figure = page.locator("figure", has_text="The hypotheses")
+    figure.locator("summary").click()
     assert at.fact("steps") == str(len(known.steps))
     assert at.fact("looked") == str(len(looked))
     for fate in ("lived", "ended", "dropped"):
         count = sum(each.fate == fate for each in looked)
         assert page.locator(f".tree .node.{fate}").count() == count
     assert page.locator(".tree .node.returned").count() == len(known.hypotheses) == 2
-    rows = page.locator(".ranks .found").all_inner_texts()
+    alone = follow_search(
+        inspect.load(path), PROMPT, settings.model_copy(update={"beam": 1, "n_best": 1})
+    )
+    assert at.fact("greedy").removesuffix(" …").strip() in alone.texts[0].replace("\n", "⏎")
+    rows = page.locator(".ranks .found").all_inner_texts()[1:]
     for row, hypothesis, text in zip(rows, known.hypotheses, known.texts, strict=True):
         assert at.shown(hypothesis.score) in row
         assert at.shown(hypothesis.normalized_score) in row
@@ -273,15 +282,13 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     tree.focus()
     for key in ("ArrowRight", "ArrowDown"):
         tree.press(key)
-    readout = page.locator("figure", has_text="Every hypothesis").locator(".readout")
+    readout = page.locator("figure", has_text="The hypotheses").locator(".readout")
     second = known.steps[0].ranked[1]
     assert readout.inner_text().startswith("Step 1, ")
     assert f"has log-probability {at.shown(second.score)} and went on" in readout.inner_text()
-    figure = page.locator("figure", has_text="Every hypothesis")
-    figure.locator("summary").click()
-    figure.locator("tbody tr").first.wait_for()  # made once it is opened
     assert figure.locator("tbody tr").count() == len(looked)
 
+    page.locator(".side summary", has_text="Beam search").click()
     page.get_by_label("Show what was dropped").uncheck()
     assert page.locator(".tree .node.dropped").count() == 0
     assert page.locator(".tree .node.lived").count() == sum(e.fate == "lived" for e in looked)

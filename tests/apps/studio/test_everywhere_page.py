@@ -132,15 +132,18 @@ def test_wrong_requests(client: TestClient, call: str, body: dict[str, Any], sai
 
 
 def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
-    page = at.open("everywhere?text=The+cat+sat.")
+    page = at.open("everywhere?kind=text&text=The+cat+sat.")
     columns = page.locator(".domain")
     assert columns.count() == 3
     text, image, music = (columns.nth(i) for i in range(3))
     text.get_by_role("button", name="cat").click()
     assert "Token 1: “·cat”" in text.locator(".chosen-token").inner_text()
+    assert not image.is_visible()  # one kind at a time
+    page.get_by_role("button", name="Music", exact=True).click()
     music.locator(".roll-note").nth(3).click()
     assert "C4 begins" in music.locator(".chosen-token").inner_text()
     assert music.locator(".roll-note.on").count() == 1
+    page.get_by_role("button", name="A picture", exact=True).click()
     strip = image.locator("canvas[aria-label*='reading order']")
     strip.focus()
     for key in ("ArrowRight", "ArrowRight"):
@@ -148,7 +151,7 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     assert "Patch 26: row 4, column 6" in image.locator(".chosen-token").inner_text()
     for part in ("piece=1", "patch=26", "event="):
         assert part in at.address()
-    assert page.locator(".joint-name").text_content() == "The same block"
+    assert page.locator(".joint-name").last.text_content() == "The same block"
 
 
 def test_a_digit_is_drawn(at: Any) -> None:

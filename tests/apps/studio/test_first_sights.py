@@ -95,6 +95,7 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     assert "0.000" not in page.locator(".readout").first.inner_text()
     effect = page.get_by_text("in Why this word?").get_attribute("href")
     assert effect.startswith("/translate?model=en-de&text=The+cat")
+    page.get_by_text("Which heads have one").click()
     page.get_by_text("that only lean to a pattern").wait_for()
     assert page.locator(".several .label").count() == 0
 
@@ -157,17 +158,25 @@ def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
 
 def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     page = sight.open("image")
-    words = page.locator(".easel-row figcaption").last
+    words = page.locator("figure", has_text="Where it looks").locator("figcaption")
     words.wait_for()
     assert words.inner_text().startswith("From the patch in row 6, column 3")
+    # A patch is seen as its numbers, and the reading with the patches that it rests on.
+    numbers = [each.text_content() for each in page.locator(".patch-number").all()]
+    assert len(numbers) == 16
+    assert numbers[:2] == ["145", "255"]
+    sight.idle()
+    assert sight.fact("label") == "0"
+    assert sight.fact("erased") == "7"
     tops = page.evaluate(
         "() => [...document.querySelectorAll('.easel-row canvas')]"
         ".map((each) => each.getBoundingClientRect().top)"
     )
-    assert len(tops) == 3
-    assert abs(tops[2] - tops[1]) < 4  # patches and attention beside each other
+    assert len(tops) == 4
+    assert abs(tops[1] - tops[0]) < 12  # patches beside the picture
+    assert abs(tops[3] - tops[2]) < 4  # attention beside what the reading rests on
     # The labels stand beside the digit that they name.
-    beside = page.locator("figure", has_text="What the model reads").locator("li").first
+    beside = page.locator("figure", has_text="It reads").locator("li").first
     assert abs(beside.bounding_box()["y"] - tops[0]) < 12
     assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale
 
@@ -178,6 +187,27 @@ def test_the_alignment_opens_at_the_pronoun(sight: Any) -> None:
     assert "“it” 41 %" in page.locator(".readout").first.inner_text()
     page.wait_for_selector(".alternatives li")
     assert page.locator(".alternatives .note").first.inner_text() == "94 %"
+
+
+def test_the_chance_of_a_word_says_which_pieces_it_is_of(sight: Any) -> None:
+    page = sight.open("translate?word=5")
+    page.wait_for_selector(".alternatives li")
+    sight.idle()
+    assert page.locator(".alternatives .note").first.inner_text() == "93 %"
+    said = page.locator(".choices > .note").inner_text()
+    assert "“Mat” has 93 %; all pieces of “Matte,” have 84 % together" in said
+    assert page.locator("#translation [data-word='5']").get_attribute("title").endswith("84 %")
+
+
+def test_greedy_search_and_the_beam_part_where_decoding_opens(sight: Any) -> None:
+    """The way of greedy search is dashed beside the bold one of the beam, which ends better."""
+    page = sight.open("decoding")
+    assert page.locator("#written").inner_text() == "Ich habe"
+    assert sight.fact("greedy") == "Ich habe die Nase satt."
+    assert "Ich habe es satt." in page.locator(".ranks .found").nth(1).inner_text()
+    assert page.locator(".edge.second").count() == 7
+    assert page.locator(".edge.bold.second").count() == 2
+    sight.idle()
 
 
 def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:

@@ -366,7 +366,7 @@ def test_each_head_has_a_strip(look: Any, models: Any) -> None:
             if w > 1e-3
         ]
         assert [text for text, _ in large] == [look.shown(float(w), 3) for _, w in large]
-    page.get_by_label("Drawn as").select_option("lines")
+    page.get_by_role("button", name="Lines", exact=True).click()
     look.idle()
     striped = page.locator("[data-side=column]").evaluate_all(
         "words => words.filter((word) => word.style.backgroundImage.includes('gradient')).length"

@@ -23,8 +23,9 @@ import torch
 from PIL import Image
 
 from heedful import inspect
-from heedful.apps.studio.pages import MOST_IMAGE_BYTES
+from heedful.apps.studio.pages import MOST_IMAGE_BYTES, image_page
 from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
+from heedful.apps.studio.workspace import Workspace
 from heedful.models.checkpoint import save_model
 from heedful.models.images.vision import VisionModel
 from heedful.models.images.vision_spec import VisionSpec
@@ -187,7 +188,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     traced = inspect.rollout(attention_of(pipeline, picture)).weights[1, 5]
     at.until("document.body.innerText.includes('followed through')")
     assert shares(page) == grid(at, traced[1:])
-    page.get_by_role("button", name="From the whole image").click()
+    page.get_by_role("button", name="The whole image").click()
     at.until("!location.search.includes('patch=')")
     page.go_back()
     at.until("location.search.includes('patch=4')")
@@ -243,11 +244,41 @@ def test_drawing(at: Any, models: dict[str, Path]) -> None:
     at.idle()
     at.until("document.querySelector('[data-fact=label]')?.textContent.startsWith('Nothing')")
     assert labels(page) == []  # an empty square is no digit
-    assert page.locator("figure:has(h3:text-is('Attention'))").is_hidden()
+    assert page.locator("figure:has(h3:text-is('Where it looks'))").is_hidden()
     pad.focus()
     for key in (" ", "ArrowRight", " "):
         pad.press(key)
     assert drawn_until(at, 6, 7)[6, 6:8].min() == 255
+
+
+def test_erased_patches_change_the_label(models: dict[str, Path]) -> None:
+    """Each time the patch goes that lowers the probability of the image's own label most."""
+    workspace = Workspace([models["grey"]])
+    pipeline = ImagePipeline.load(models["grey"])
+    for name in ("zero", "four"):
+        image = example_image(name, pipeline.spec.image_size)
+        own = pipeline.classify([image])[0][0].label
+        found = image_page.erase(image_page.ImageRequest(model="grey", example=name), workspace)
+        patch = pipeline.spec.patch_size
+        count = pipeline.spec.image_size // patch
+        chances = []
+        for i in range(count**2):
+            rest = image.copy()
+            row, column = i // count * patch, i % count * patch
+            rest[row : row + patch, column : column + patch] = 0
+            labels = pipeline.classify([rest])[0]
+            chances.append(next(e.probability for e in labels if e.label == own))
+        assert chances[found["patches"][0]] == pytest.approx(min(chances), abs=1e-6)
+        for i in found["patches"]:
+            row, column = i // count * patch, i % count * patch
+            image[row : row + patch, column : column + patch] = 0
+        first = pipeline.classify([image])[0][0]
+        if found["label"] is None:
+            assert first.label == own
+        else:
+            assert (first.label, own) == (found["label"], own)
+            assert first.label != own
+            assert first.probability == pytest.approx(found["probability"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])

@@ -137,7 +137,7 @@ def answer(page: Any, call: str, **asked: Any) -> dict[str, Any]:
 
 
 def test_the_tree_is_saved_with_every_hypothesis(visit: Any) -> None:
-    page = visit.open("decoding?model=learned&text=the+cat&beam=2&n=1&longest=3")
+    page = visit.open("decoding?model=learned&text=the+cat&beam=2&n=1&longest=3&dropped=1")
     (tree,) = tables(page, "figure:has(.tree)")
     steps = answer(page, "decoding/beam", model="learned", text="the cat", beam=2, n_best=1,
                    length_penalty=0.6, max_length=3)["steps"]  # fmt: skip
@@ -252,6 +252,8 @@ def test_a_copied_link_shows_the_same(visit: Any) -> None:
 )  # fmt: skip
 def test_every_page_with_a_drawing_saves_it(visit: Any, address: str) -> None:
     page = visit.open(address)
+    if address == "translate":
+        page.get_by_text("Alignment of all words").click()
     page.wait_for_selector(".saves")
     root = ElementTree.fromstring(save(page, "SVG", "main"))
     assert len(list(root.iter())) > 5

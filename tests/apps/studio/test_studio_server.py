@@ -55,6 +55,7 @@ NEEDS_MORE = {
     "everywhere/weights",
     "everywhere/text",
     "image/about",
+    "image/erase",
     "image/look",
     "steps/attend",
     "translate/text",

@@ -116,8 +116,7 @@ PAGES: tuple[Page, ...] = (
         "Decoding",
         "Generation: the next token, sampling, and the beam as a tree.",
         "A model writes one token at a time: at every step each token of its vocabulary gets a "
-        "probability. Choose the next one yourself, draw one, or let a beam search keep several "
-        "texts.",
+        "probability. Choose the next one yourself, and see why a beam finds better texts.",
     ),
     Page(
         "builder",
@@ -159,8 +158,8 @@ PAGES: tuple[Page, ...] = (
         "image",
         "Image",
         "A picture in patches, the attention between them, and the labels of the picture.",
-        "A vision Transformer cuts a picture into patches and reads them like words. Draw a "
-        "picture, and click a patch to see which others it attends to.",
+        "A vision Transformer cuts a picture into patches and reads them like the words of a "
+        "sentence. Draw a digit, and click a patch to see which others it attends to.",
         # The file in base64, and room for the settings.
         limits={"look": MOST_IMAGE_BYTES * 4 // 3 + (1 << 16)},
     ),

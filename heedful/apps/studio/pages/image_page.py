@@ -112,6 +112,10 @@ MOST_DRAWN = 64
 _CLASSES = 10
 MOST_SHADES = 40_000
 """Maximum number of weights in the thumbnails of all heads."""
+MOST_PATCHES = 64
+"""Maximum number of patches of an image that is classified without each of them in turn."""
+MOST_ERASED = 8
+"""Maximum number of patches that are erased together."""
 
 Pixel = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
@@ -165,6 +169,53 @@ def about(request: ModelRequest, workspace: Workspace) -> dict[str, Any]:
         "canvas": min(spec.image_size, MOST_DRAWN // 2),
         "max_file": MOST_IMAGE_BYTES,
     }
+
+
+@call(ImageRequest)
+def erase(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return patches without which the image has another label, and that label.
+
+    They are erased one after the other, each time the patch that lowers the probability of the
+    image's own label most. The label is null where it stays the same.
+    """
+    pipeline = image_pipeline(request.model, workspace)
+    image = pipeline.squares([picture_of(request, pipeline)])[0]
+    patch = pipeline.spec.patch_size
+    count = len(image[0]) // patch
+    if count**2 > MOST_PATCHES:
+        return {"patches": [], "label": None, "probability": None}
+
+    def without(image: npt.NDArray[np.uint8], i: int) -> npt.NDArray[np.uint8]:
+        row, column = i // count * patch, i % count * patch
+        rest = image.copy()
+        rest[:, row : row + patch, column : column + patch] = 0
+        return rest
+
+    own = next(iter(_labels(pipeline, [image])[0]))
+    erased: list[int] = []
+    for _ in range(MOST_ERASED):
+        places = [i for i in range(count**2) if (without(image, i) != image).any()]
+        if not places:
+            break
+        rest = [without(image, i) for i in places]
+        labels = _labels(pipeline, rest)
+        least = int(np.argmin([each[own] for each in labels]))
+        erased.append(places[least])
+        image = rest[least]
+        label, probability = next(iter(labels[least].items()))
+        if label != own:
+            return {"patches": erased, "label": label, "probability": probability}
+    return {"patches": erased, "label": None, "probability": None}
+
+
+def _labels(
+    pipeline: ImagePipeline, images: Sequence[npt.NDArray[np.uint8]]
+) -> list[dict[str, float]]:
+    """Return the probability of each label of images [C, h, w], the most probable first."""
+    grey = pipeline.spec.channels == 1
+    pictures = [each[0] if grey else np.moveaxis(each, 0, -1) for each in images]
+    found = pipeline.classify(pictures)
+    return [{each.label: each.probability for each in labels} for labels in found]
 
 
 @call(LookRequest)

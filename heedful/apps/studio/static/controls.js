@@ -67,6 +67,13 @@ export function choice(state, name, { label, options }) {
   return field;
 }
 
+/** One of several values, each with a button of its own. Options are [value, label]. */
+export function tabs(state, name, { label, options }) {
+  const buttons = options.map(([value, text]) => h("button", { type: "button", class: "quiet", onclick: () => state.set({ [name]: value }, { step: true }) }, text));
+  follow(state, name, (value) => buttons.forEach((each, i) => each.setAttribute("aria-pressed", String(options[i][0] === value))));
+  return h("div", { class: "examples", role: "group", "aria-label": label }, buttons);
+}
+
 /** Yes or no. */
 export function check(state, name, { label }) {
   const box = h("input", { type: "checkbox" });

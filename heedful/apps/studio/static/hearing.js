@@ -2,7 +2,7 @@
 
 import { call, live, StudioError } from "./api.js";
 import { choice } from "./controls.js";
-import { figure, h, number, section } from "./dom.js";
+import { figure, folded, h, number, section } from "./dom.js";
 import { heatMap } from "./draw/heat.js";
 import { shownPiece } from "./draw/links.js";
 
@@ -27,13 +27,13 @@ export function hearing(root, state, second) {
   const block = choice(state, "block", { label: "Block", options: [[-1, "the last"], ...(state.values.block < 0 ? [] : [[state.values.block, String(state.values.block + 1)]])] });
   const body = h("div", {});
   root.append(section("Who hears whom, and how much",
-    h("p", {}, "One token after the other falls silent: in its place the layer reads zeros. What then changes in the output of each token is all that it had heard of the silent one, by weights, gates or states. This works for every kind of layer, also for those without attention weights."),
+    h("p", {}, "Each token falls silent in turn: the layer reads zeros in its place. What then changes in the output of another token is what that one had heard of it."),
     h("div", { class: "row walk" }, stack, block), body));
   const about = h("p", { class: "sentence" });
   const heard = figure("What each token hears");
   const weights = figure("Attention weights of the same layer");
   const fading = figure("By distance");
-  const pictures = h("div", {}, about, h("div", { class: "columns" }, heard.element, weights.element, fading.element));
+  const pictures = h("div", {}, about, h("div", { class: "columns" }, heard.element, weights.element), folded("By distance", fading.element));
 
   const ask = live(body, (signal) => {
     const asked = second.asked();
@@ -56,14 +56,14 @@ export function hearing(root, state, second) {
     const names = found.pieces.map(shownPiece);
     const sides = { rows: { label: "output of", names }, columns: { label: "silent", names } };
     about.textContent = `Block ${found.block + 1} of the ${found.stack}, ${found.kind}. ${found.about}`;
-    heard.words.textContent = "The change of a row's output when a column's token is silent, against the length of that output: 0 is not heard at all. Measured exactly, by computing the layer anew for every silent token.";
+    heard.words.textContent = "How much the output of a row changes when the token of a column is silent; 0: it is not heard at all.";
     heatMap(heard.host, {
       values: found.changes, kind: "sequence", cell: 30, ...sides, describe: `What each of ${names.length} tokens hears of each other in block ${found.block + 1} of the ${found.stack}.`,
       readout: (i, j, value) => `without ${names[j]}, the output of ${names[i]} changes by ${number(value, 3)} of its length`,
     });
     weights.element.hidden = found.weights === null;
     if (found.weights !== null) {
-      weights.words.textContent = "The mean of its heads: the share of each value. A large weight on a short value is hardly heard.";
+      weights.words.textContent = "The mean of its heads. A large weight on a short value is hardly heard.";
       heatMap(weights.host, { values: found.weights, kind: "sequence", cell: 30, rows: { label: "query", names }, columns: { label: "key", names }, describe: "Attention weights, the mean of the heads." });
     }
     const line = (name, values, more = {}) => ({ name, dots: true, points: values.map((value, distance) => [distance, value]), ...more });

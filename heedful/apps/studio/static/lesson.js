@@ -53,7 +53,8 @@ function asked(question, index, page) {
     const choose = () => {
       const right = i === question.right;
       for (const each of options) each.className = "check";
-      options[i].className = `check ${right ? "right" : "wrong"}`;
+      options[i].className = "check wrong";
+      options[question.right].className = "check right";
       answer.replaceChildren(h("strong", {}, right ? "Yes. " : "Not quite. "), question.reason, " ",
         question.query ? h("a", { href: addressOf(page.name, question.query) }, "See it in the picture") : "");
     };

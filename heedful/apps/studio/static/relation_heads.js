@@ -36,10 +36,11 @@ export function relationSection(studio, model, open) {
     button("Open", () => open(each), { quiet: true })];
   const columns = ["relation", "layer.head", "right", "a fixed place", "words", ""];
   const beaten = others.map((each) => `${each.relation} (best head ${percent(each.share)}, ${fixed(each.offset)} ${percent(each.offset_share)})`);
-  return section("Heads and the grammar of sentences",
-    clear.length ? table("Heads that find the word better than a fixed place", columns, clear.map(row)) : h("p", { class: "sentence" }, "No head of this model finds the words of any relation clearly better than a fixed place."),
+  const title = "Heads and the grammar of sentences";
+  const parts = () => [clear.length ? table("Heads that find the word better than a fixed place", columns, clear.map(row)) : h("p", { class: "sentence" }, "No head of this model finds the words of any relation clearly better than a fixed place."),
     folded("How this was measured", () => h("p", {}, "In a treebank people have marked which word belongs to which. For each relation, the head that finds the second word from the first most often was chosen on some documents of GUM, and measured on others: the word with its strongest line is the right one, the word itself and special tokens left out. Beside it stands the best fixed place, which needs no understanding.",
       all[0].part === "decoder" ? " This model reads from left to right, so it was asked only where the second word comes first." : "",
       clear.length && others.length ? ` For other relations the best head is not clearly better than a fixed place: ${beaten.join("; ")}.` : "")),
-    !clear.length ? folded("The best head of each relation", () => table("The best head of each relation", columns, others.map(row))) : "");
+    !clear.length ? folded("The best head of each relation", () => table("The best head of each relation", columns, others.map(row))) : ""];
+  return clear.length ? section(title, ...parts()) : folded(title, () => h("div", {}, parts()));
 }

@@ -2,7 +2,7 @@
 
 import { live, problem } from "./api.js";
 import { button, choice, slider } from "./controls.js";
-import { figure, h, number } from "./dom.js";
+import { figure, folded, h, number } from "./dom.js";
 import { shareKey } from "./draw/patches.js";
 import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
@@ -30,7 +30,7 @@ export function sequences(host, state, studio) {
   const place = () => models(studio).find((each) => each.name === state.values.records) ?? models(studio)[0];
   const about = h("p", {});
   const limits = h("ul", { class: "note" });
-  const limited = h("div", {}, h("h3", {}, "What it cannot do"), limits);
+  const limited = folded("What it cannot do", limits);
   const samples = choice(state, "sample", { label: "Sample", options: [[0, "…"]] });
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });

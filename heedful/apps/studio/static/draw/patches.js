@@ -1,7 +1,7 @@
 // A picture as a model of images cuts it, and what is laid over its patches.
 
-import { h, number } from "../dom.js";
-import { redrawn } from "./colours.js";
+import { h, number, s } from "../dom.js";
+import { css, ink, redrawn } from "./colours.js";
 
 const SIZE = 340;
 const AXIS = 20; // pixels for the name of the upright axis
@@ -11,7 +11,7 @@ const AXIS = 20; // pixels for the name of the upright axis
  * @param picture {pixels, side, patch, channels, shares, chosen, describe, choose, tell}
  *   pixels: bytes of the patches in reading order, of each its channels, rows and columns;
  *   shares: for each patch how much colour lies over it, or null to draw them apart;
- *   chosen: the patch with a frame, or −1; choose: called with a patch that is pointed at;
+ *   chosen: the patch with a frame, or −1; erased: patches that are black, with a frame each; choose: called with a patch that is pointed at;
  *   known: for each patch whether it is there, by default all of them;
  *   size: in pixels, by default as wide as the place; axes: names of the level and of the upright one
  */
@@ -22,7 +22,7 @@ export function patchPicture(host, picture) {
 function draw(host, picture) {
   const count = picture.side / picture.patch;
   const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
-  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 180, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
+  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
   const unit = size / picture.side;
   const step = unit * picture.patch + gap;
   const whole = size + gap * (count - 1);
@@ -44,6 +44,11 @@ function draw(host, picture) {
       pen.fillRect(x, y, step - gap, step - gap);
       continue;
     }
+    if (picture.erased?.includes(i)) {
+      pen.fillStyle = "#000";
+      pen.fillRect(x, y, step - gap, step - gap);
+      continue;
+    }
     pixels(pen, picture, i, x, y, unit);
     if (!picture.shares) continue;
     pen.globalAlpha = 0.85 * (picture.shares[i] / most);
@@ -51,15 +56,28 @@ function draw(host, picture) {
     pen.fillRect(x, y, step, step);
     pen.globalAlpha = 1;
   }
-  if (picture.chosen >= 0) {
-    pen.strokeStyle = style.getPropertyValue("--glow");
-    pen.lineWidth = 3;
-    pen.strokeRect((picture.chosen % count) * step + 1.5, Math.floor(picture.chosen / count) * step + 1.5, step - gap - 3, step - gap - 3);
+  pen.strokeStyle = style.getPropertyValue("--glow");
+  pen.lineWidth = 3;
+  for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
+    pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
   }
   if (picture.choose) listen(canvas, picture, count, step);
   const focused = host.contains(document.activeElement);
   host.replaceChildren(picture.axes ? h("div", { class: "axed" }, h("span", {}, `${picture.axes[1]} →`), canvas, h("span", {}, `${picture.axes[0]} →`)) : canvas);
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
+}
+
+/** Draw one patch large, its brightness as numbers where there is room and one channel. */
+export function patchNumbers(host, { pixels: bytes, patch, channels, chosen }) {
+  const area = patch * patch;
+  const unit = 100 / patch;
+  const values = Array.from({ length: area }, (_, i) => Array.from({ length: channels }, (__, channel) => bytes[(chosen * channels + channel) * area + i]));
+  host.replaceChildren(s("svg", { viewBox: "0 0 100 100", role: "img", "aria-label": `Brightness of the patch: ${values.join(", ")}` }, values.map((value, i) => {
+    const [x, y] = [(i % patch) * unit, Math.floor(i / patch) * unit];
+    const [red, green, blue] = [0, 1, 2].map((channel) => value[channels === 1 ? 0 : channel]);
+    return s("g", {}, s("rect", { x, y, width: unit + 0.2, height: unit + 0.2, fill: css([red, green, blue]) }),
+      channels === 1 && patch <= 7 ? s("text", { class: "patch-number", x: x + unit / 2, y: y + unit / 2 + 2.5, fill: ink([red, green, blue]) }, red) : null);
+  })));
 }
 
 /** What the colours of attention mean: from none to the largest share of all places, over the colour of their ground. */

@@ -15,7 +15,7 @@ const LETTERS = 8;
  * @param host where
  * @param tree {columns: [[{label, value, parent, kind, tell}]], value, first, path, describe}
  *   parent: row in the column before; kind: names a style; value: what values are; path: rows to draw boldly, for each
- *   column; tell: the words for who points at it
+ *   column; second: rows of another way, dashed; tell: the words for who points at it
  */
 export function treeChart(host, tree) {
   const from = (column, node) => (column ? tree.columns[column - 1][node.parent].label : tree.first);
@@ -43,7 +43,7 @@ function draw(host, tree) {
       own.dataset.row = j;
       nodes.set(`${i},${j}`, own);
       boxes.append(own);
-      edges.append(edge(at(i - 1, i ? node.parent : 0), at(i, j), node, bold));
+      edges.append(edge(at(i - 1, i ? node.parent : 0), at(i, j), node, `${bold ? " bold" : ""}${tree.second?.[i] === j ? " second" : ""}`));
     });
   });
   boxes.append(box({ label: tree.first, kind: "first" }, at(-1, 0), true));
@@ -67,10 +67,10 @@ function box(node, [x, y], bold) {
   return own;
 }
 
-function edge([x, y], [toX, toY], node, bold) {
+function edge([x, y], [toX, toY], node, ways) {
   const [from, to] = [[x + BOX[0], y + BOX[1] / 2], [toX, toY + BOX[1] / 2]];
   const middle = (from[0] + to[0]) / 2;
-  return s("path", { class: `edge ${node.kind}${bold ? " bold" : ""}`,
+  return s("path", { class: `edge ${node.kind}${ways}`,
     d: `M${from[0]} ${from[1]}C${middle} ${from[1]} ${middle} ${to[1]} ${to[0]} ${to[1]}` });
 }
 

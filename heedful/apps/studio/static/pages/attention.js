@@ -1,6 +1,6 @@
 import { addressOf } from "../address.js";
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, panel, slider } from "../controls.js";
+import { button, check, choice, panel, slider, tabs } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
 import { headGrid, markHead, nameHeads } from "../draw/head_grid.js";
@@ -14,6 +14,7 @@ import { joinWords, weightMaps, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
+const MOST_CELLS = 900; // of a matrix that is drawn small beside the lines
 
 const PARTS = {
   encoder: ["Encoder", "Words of the text attend to each other.", "Encoder self-attention"],
@@ -48,15 +49,15 @@ export function mount({ root, below, side, state, studio }) {
   const body = h("div", { class: "result" });
   const whole = figure("All heads");
   whole.element.classList.add("overview");
-  const view = choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["strips", "a strip for each head"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] });
+  const view = tabs(state, "view", { label: "Drawn as", options: [["lines", "Lines"], ["matrix", "Matrix"], ["strips", "All heads, one word"], ["neurons", "Query · key"]] });
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
-      ...second.elements, part, layer, view));
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, part, layer,
+      slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" })));
   const evidence = h("p", { class: "note" });
   const measured = folded("What was measured of this head", evidence);
-  const beside = h("div", {}, whole.element, heads, measured,
-    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
-  root.append(h("div", { class: "pair" }, body, beside));
+  const matrix = figure("The same as a matrix");
+  const beside = h("div", {}, whole.element, heads, measured, matrix.element);
+  root.append(view, h("div", { class: "pair" }, body, beside));
   const hears = hearing(below, state, second);
   const named = labelled(below, state);
   const relations = h("div", {});
@@ -127,7 +128,7 @@ export function mount({ root, below, side, state, studio }) {
     headButtons(heads, { state, own, on: on(), last, named: named.found(), relationOf: (head) => relationName(studio, state.values.model, { ...last, head }) });
     evidence.textContent = on().length === 1 ? relationEvidence(studio, state.values.model, { ...last, head: on()[0] }) : "";
     measured.hidden = evidence.textContent === "";
-    draw(body, { state, last: { ...last, answer: second.answer, requested: second.asked(), kind: place?.kind }, own, on: on(), choose });
+    draw(body, { state, last: { ...last, answer: second.answer, requested: second.asked(), kind: place?.kind }, own, on: on(), choose, matrix });
     mark();
   }
   const mark = () => markHead(whole.host, last.layer, on());
@@ -138,7 +139,7 @@ export function mount({ root, below, side, state, studio }) {
   }, (found) => {
     whole.element.hidden = found === null;
     if (found === null) return;
-    whole.words.textContent = `A row for each layer, a column for each head: ${found.shape[0]} × ${found.shape[1]}. Dark is much attention. Click one to open it.`;
+    whole.words.textContent = `A row for each of ${found.shape[0]} layers, a column for each of ${found.shape[1]} heads. Click one.`;
     headGrid(whole.host, found, (l, head) => state.set({ layer: l, heads: [String(head)] }, { step: true }), nameOf);
     if (last) mark();
   });
@@ -217,7 +218,7 @@ function headButtons(place, { state, own, on, last, named, relationOf }) {
   if (focused > 0) place.children[focused]?.focus();
 }
 
-function draw(body, { state, last, own, on, choose }) {
+function draw(body, { state, last, own, on, choose, matrix }) {
   const { view } = state.values;
   const shown = state.values.words && view !== "neurons" ? joinWords(last) : last;
   const [rows, columns] = [shown.rows.pieces, shown.columns.pieces];
@@ -228,7 +229,9 @@ function draw(body, { state, last, own, on, choose }) {
   const others = on.length === 1 ? weightsOf([...shown.maps.keys()].filter((head) => head !== on[0])) : [];
   const picture = figure(`${PARTS[last.part][2]}, layer ${own.blocks[last.layer] + 1}`);
   const left = own.heads - last.maps.size;
-  picture.words.textContent = `${PARTS[last.part][1]} ${rows.length} × ${columns.length} weights for each head.`;
+  picture.words.textContent = `${PARTS[last.part][1]}${view === "lines" ? "" : ` ${rows.length} × ${columns.length} weights for each head.`}`;
+  matrix.element.hidden = view !== "lines" || !heads.length || rows.length * columns.length > MOST_CELLS;
+  matrix.host.replaceChildren();
   body.append(last.answer, left && state.values.heads.includes(ALL)
     ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others beside it.`) : "", picture.element, effects(last), folded("In Python", () => inPython(last)));
   if (!heads.length && view !== "lines") {
@@ -245,6 +248,7 @@ function draw(body, { state, last, own, on, choose }) {
   else if (view === "strips") strips(picture, { heads: [...heads, ...others].sort((a, b) => a.head - b.head), alone: others.length ? on[0] : -1, query, words, own, names, columns });
   else if (view === "matrix") matrixOf(picture, { heads, rows, columns, names, chosen, pick });
   else {
+    if (!matrix.element.hidden) matrixOf(matrix, { heads, rows, columns, names, chosen, pick });
     linkPicture(picture.host, {
       rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, others, chosen,
       colour: (head) => headColour(head, own.heads), choose: pick, least: state.values.least,
@@ -262,8 +266,8 @@ function chosenWord({ row, column }, { rows, columns }) {
 /** A weight says how much is taken, and not how much that matters: where the effect is measured. */
 function effects({ requested: { model, text }, kind }) {
   const page = { translator: "translate", causal_lm: "decoding" }[kind];
-  return h("p", { class: "note" }, "A large weight is not yet a large effect. What a word changes is measured ",
-    page ? [h("a", { href: addressOf(page, new URLSearchParams({ model, text }).toString()) }, "in Why this word?"), ", and for a whole layer below."] : "below.");
+  return h("p", { class: "note" }, "A large weight is not yet a large effect: that is measured ",
+    page ? [h("a", { href: addressOf(page, new URLSearchParams({ model, text }).toString()) }, "in Why this word?"), ", and for a layer below."] : "below.");
 }
 
 function inPython(last) {
@@ -317,10 +321,12 @@ function labelled(below, state) {
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
-  const place = section("Names of the heads",
-    h("p", {}, "Attention is measured on sentences that come with the model, or on yours. A head gets a name where its pattern is clear: “previous”, for example, if most of its attention is on the word before. Most heads do several things."),
+  const list = folded("Which heads have one, and sentences of your own", host,
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences of your own, one a line; a tab before a translation or second text"), area),
-    h("p", { class: "row" }, measure), host);
+    h("p", { class: "row" }, measure));
+  list.open = state.values.corpus !== "";
+  const place = section("Names of the heads",
+    h("p", {}, "A head has a name where its pattern is clear over many sentences: “previous” looks at the word before."), list);
   below.append(place);
   let found = null;
   let tell = () => {};

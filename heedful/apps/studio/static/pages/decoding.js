@@ -1,5 +1,5 @@
 import { call, live, problem } from "../api.js";
-import { button, check, choice, panel, slider } from "../controls.js";
+import { button, check, choice, more, panel, slider } from "../controls.js";
 import { figure, folded, h, number, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
@@ -13,9 +13,13 @@ export const kinds = ["translator", "causal_lm"];
 const BEGUN = "begun"; // in the place of tokens: the first ones of greedy search, so that a triangle is seen at once
 const FIRST = 4;
 
-/** The shortest example of the first model: its whole beam tree is seen at once. */
+// Greedy search and the beam part here: "die" is the likelier word after "Ich habe", and the worse text.
+const FORK = { model: "en-de", text: "I'm fed up." };
+
+/** Where greedy search and the beam part, else the shortest example of the first model: its whole tree is seen at once. */
 function shortExample(studio) {
   const { model, text } = subjectDefaults(studio, kinds);
+  if (model === FORK.model) return FORK;
   const texts = (placeNamed(studio, model)?.examples ?? []).map((each) => each.text);
   return { model, text: texts.reduce((best, each) => (each.length < best.length ? each : best), text) };
 }
@@ -23,37 +27,40 @@ function shortExample(studio) {
 export const defaults = (studio) => ({
   ...shortExample(studio), chosen: [BEGUN], layer: 0, head: 0, row: -1, why: "",
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
-  beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
+  beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: false,
 });
 
 const LAST = "last"; // the token that is explained: the last one that was written, or a candidate's id
 const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
 
-export function mount({ root, side, state, studio }) {
+export function mount({ root, below, side, state, studio }) {
   if (!placesOf(studio, kinds).length) {
     root.append(noModel("a translator or a language model"));
     return;
   }
   const translates = () => placeNamed(studio, state.values.model)?.kind === "translator";
-  const [walk, tree] = [h("div", {}), h("div", {})];
+  const [walk, tree, kept] = [h("div", {}), h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
   const why = h("div", { class: "why" });
   const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
+  const drawnHeads = more("Attention that is drawn", layer, head);
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "A line to translate, or the beginning of a text. Up to 1,000 characters." }),
-      h("h2", {}, "Token by token"),
+    panel(...subjectFields(state, studio, kinds),
       slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
-      slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
-      slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
-      slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
-      slider(state, "seed", { label: "Seed of the draws", min: 1, max: 1000 }), layer, head, h("h2", {}, "Beam search"),
-      slider(state, "beam", { label: "Beam", min: 1, max: 8 }), slider(state, "n", { label: "Returned", min: 1, max: 8 }),
-      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
-      slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
-      check(state, "dropped", { label: "Show what was dropped" })));
-  root.append(section("Token by token", walkBody), why, section("Beam search", treeBody));
+      slider(state, "beam", { label: "Beam", min: 1, max: 8 }),
+      more("Sampling", slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
+        slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
+        slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
+        slider(state, "seed", { label: "Seed of the draws", min: 1, max: 1000 })),
+      drawnHeads,
+      more("Beam search", slider(state, "n", { label: "Returned", min: 1, max: 8 }),
+        slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
+        slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
+        check(state, "dropped", { label: "Show what was dropped" }))));
+  root.append(walkBody);
+  below.append(why, section("Beam search", treeBody), folded("What the model keeps from step to step", kept));
 
   let begun = { of: "", ids: [] };
   const isBegun = () => state.values.chosen[0] === BEGUN;
@@ -63,7 +70,7 @@ export function mount({ root, side, state, studio }) {
     const of = JSON.stringify([model, given]);
     if (begun.of === of) return;
     const all = (await call("decoding", "greedy", { model, text: given, chosen: [] }, signal)).chosen;
-    begun = { of, ids: all.slice(0, Math.min(FIRST, all.length - 1, Math.max(1, Math.floor(all.length / 4)))) };
+    begun = { of, ids: all.slice(0, Math.min(FIRST, all.length - 1, Math.ceil(all.length / 4))) };
   }
   const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
   const empty = () => state.values.text.trim() === "";
@@ -78,7 +85,11 @@ export function mount({ root, side, state, studio }) {
   }, (found) => {
     step = found;
     explain();
-    if (found === null) return nothing(walk);
+    if (found === null) {
+      kept.replaceChildren();
+      return nothing(walk);
+    }
+    drawnHeads.hidden = !found.layers.length;
     fill(layer, state, "layer", found.layers);
     fill(head, state, "head", Array.from({ length: found.heads }, (_, i) => i));
     return drawStep();
@@ -102,7 +113,10 @@ export function mount({ root, side, state, studio }) {
     const { limits } = placeNamed(studio, model) ?? {};
     why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
   }
-  const drawStep = () => refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
+  const drawStep = () => {
+    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
+    showCache(kept, step, translates());
+  };
 
   async function greedy() {
     walkBody.setAttribute("aria-busy", "true");
@@ -127,7 +141,7 @@ export function mount({ root, side, state, studio }) {
     return drawBeam();
   });
 
-  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values.dropped, state.values.longest));
+  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values));
 
   state.watch((_, changed) => {
     const another = changed.includes("text") || changed.includes("model");
@@ -154,32 +168,35 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
-  const written = h("p", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet."));
+  const written = h("p", { class: "row writes" }, h("span", { class: "note", dir: "auto" }, state.values.text, translates ? " →" : ""),
+    h("span", { class: open ? "text goes-on" : "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet.")));
   const bar = h("p", { class: "row" },
-    open ? button(`Take the most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
+    open ? button(`Most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
-    open ? button("Greedy search to the end", greedy, { quiet: true }) : null,
+    open ? button("Greedy to the end", greedy, { quiet: true }) : null,
     chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
-    chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null,
-    chosen.length ? button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true }) : null);
+    chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
-  const numbers = facts([["tokens written", number(chosen.length - (open ? 0 : 1)), "written"], ["log-probability", number(found.score), "score"],
-    ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"],
-    ...(isChanged(state.values) ? [["after temperature and cuts", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
-      ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]] : [])]);
+  const fact = (name, value) => h("strong", { "data-fact": name }, value);
+  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), " tokens, log-probability ", fact("score", number(found.score)),
+    ". Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
+    ...(isChanged(state.values) ? ["; with temperature and filters ", fact("drawn-entropy", `${number(found.drawn_entropy, 3)} nats`), ", and ", fact("drawable", `${number(found.drawable)} of ${number(found.possible)}`), " tokens can be drawn"] : []), ".");
+  const reason = chosen.length ? h("p", { class: "row" }, button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true })) : "";
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
-  const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are still to come; in training ${found.weights ? "the mask hides them" : "they are there"}. ${crossed(found)}Click a row to follow its step.`);
-  const growth = remembered(found, translates);
-  host.append(written, bar,
-    h("div", { class: "step" }, candidates(found, pick, state, open ? null : chosen.at(-1)), sight.element),
-    numbers,
-    h("div", { class: "columns" }, growth.element, cacheFacts(found)));
+  const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}. Grey is still to come. ${crossed(found)}Click a row to follow it.`);
+  host.append(written, bar, h("div", { class: "step" }, h("div", {}, candidates(found, pick, state, open ? null : chosen.at(-1)), reason), h("div", {}, sight.element, numbers)));
   const coming = found.visible.length - total;
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
   const weights = found.weights ?? found.read.map(() => []);
   const hidden = weights.map((own, i) => found.visible.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || own[j] === 0)));
   causalTriangle(sight.host, { read: found.read, ended: found.ended, coming, weights, hidden, source: found.cross && found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
+}
+
+/** What the model keeps of each token, in numbers and as it grows. */
+function showCache(host, found, translates) {
+  const growth = remembered(found, translates);
+  host.replaceChildren(h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to see it change.", series: [{ name: "bytes", points, dots: points.length < 40 }],
     x: { label: "tokens read", whole: true }, y: { label: "bytes", zero: true }, describe: "Bytes that are remembered, by tokens read.", height: 220 });
@@ -196,7 +213,7 @@ function known(found) {
 }
 
 function crossed(found) {
-  if (found.cross) return "Lines lead to the words of the text (cross-attention). ";
+  if (found.cross) return "Lines lead to the words of the text: cross-attention. ";
   return found.source ? "There are no weights of the words of the text: all that is known of it is one vector. " : "";
 }
 
@@ -246,7 +263,7 @@ function candidates(found, pick, state, end) {
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
 
-function showBeam(host, found, dropped, longest) {
+function showBeam(host, found, { dropped, longest, beam }) {
   const shown = found.steps.map((step) => step.looked.map((each, j) => ({ ...each, place: j })).filter((each) => dropped || each.fate !== "dropped"));
   const columns = shown.map((step, i) => step.map((each) => {
     const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
@@ -258,18 +275,39 @@ function showBeam(host, found, dropped, longest) {
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
-  const picture = figure("Every hypothesis of each step", `The number is the log-probability of the whole hypothesis. The bold line leads to the best result. ${found.steps.length} steps from left to right: scroll for the later ones.`);
+  const greedy = greedyWay(found.steps);
+  const alone = greedy.at(-1);
+  const left = alone?.fate === "dropped" ? greedy.length : alone?.fate === "lived" && greedy.length < found.steps.length ? greedy.length + 1 : 0;
+  const second = greedy.map(({ place }, i) => shown[i].findIndex((each) => each.place === place));
+  const same = String(second) === String(path);
+  const picture = figure("The hypotheses of each step", `The number is the log-probability of the whole text. Bold: the best result.${same ? "" : " Dashed: the way of greedy search."}`);
+  const result = (name, text, count, fact) => h("li", { class: "found" }, h("span", {}, h("span", { class: "note" }, name, " "), h("span", { dir: "auto", "data-fact": fact }, text.replaceAll("\n", "⏎") || "(nothing)")), h("span", { class: "count" }, count));
   host.append(
-    facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"],
-      ["returned", number(found.hypotheses.length), "returned"]]),
-    h("ol", { class: "ranks" }, found.hypotheses.map((each) => h("li", { class: "found" }, h("span", { dir: "auto" }, each.text.replaceAll("\n", "⏎") || "(nothing)"),
-      h("span", { class: "count" }, `${number(each.score)}, ranked by ${number(each.normalized)}`)))),
-    h("p", { class: "note" }, "Ranked by the log-probability divided by a power of the length, the length penalty; at 0 by the log-probability itself. ", why(found, longest)),
-    h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
+    h("p", {}, `Greedy search takes the likeliest token of each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can still win.`),
+    h("ol", { class: "ranks" },
+      alone ? result("Greedy:", `${alone.text}${alone.fate === "ended" ? "" : " …"}`, `log-probability ${number(alone.score)}${left ? `, dropped by the beam at step ${left}` : ""}`, "greedy") : "",
+      found.hypotheses.map((each) => result("Beam:", each.text, `log-probability ${number(each.score)}${found.hypotheses.length > 1 ? `, ranked by ${number(each.normalized)}` : ""}`))),
     picture.element);
-  treeChart(picture.host, { columns, path, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
-  picture.element.append(folded("Numbers", () => table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
-    found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
+  treeChart(picture.host, { columns, path, second: same ? [] : second, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
+  picture.element.append(
+    h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
+    folded("How it was ranked, and every number", h("div", {},
+      h("p", { class: "note" }, "Ranked by the log-probability divided by a power of the length, the length penalty; at 0 by the log-probability itself. ", why(found, longest)),
+      facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"], ["returned", number(found.hypotheses.length), "returned"]]),
+      table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
+        found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]]))))));
+}
+
+/** The way of greedy search through the tree: what it writes at each step, as far as the beam kept it. */
+function greedyWay(steps) {
+  const way = [];
+  for (const { looked } of steps) {
+    const [next] = looked.map((each, place) => ({ ...each, place })).filter(({ parent }) => parent === (way.at(-1)?.beam ?? 0)).sort((a, b) => b.probability - a.probability);
+    if (!next) break;
+    way.push(next);
+    if (next.fate !== "lived") break;
+  }
+  return way;
 }
 
 /** Why the search went no further. */

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
-import { button, choice, text } from "../controls.js";
-import { figure, h, number, s, section, table } from "../dom.js";
+import { button, choice, tabs } from "../controls.js";
+import { figure, folded, h, number, s, section, table } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
@@ -19,33 +19,45 @@ const visions = (studio) => placesOf(studio, ["vision"]).map((place) => place.na
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), vision: visions(studio)[0] ?? "", picture: "", drawing: "", tune: "round",
-  piece: 0, patch: 24, event: 0, ...sequenceDefaults(studio),
+  kind: "picture", piece: 0, patch: 24, event: 0, ...sequenceDefaults(studio),
 });
 
-const CUT = 152; // pixels of the picture in patches, as high as the tokens beside it
+const CUT = 200; // pixels of the picture in patches
+const WAYS = [["text", "Text"], ["picture", "A picture"], ["music", "Music"]];
+const SETTINGS = { text: ["piece"], music: ["tune", "event"] }; // an address with one of them is about that kind
 const KINDS = { note_on: "on", note_off: "off", time_shift: "+" };
 
 export async function mount({ root, state, studio }) {
   const facts = { text: null, image: null, music: null };
   const rows = h("div", {});
-  const sameness = () => compare(rows, facts);
+  const query = new URLSearchParams(location.search);
+  const named = Object.keys(SETTINGS).find((kind) => SETTINGS[kind].some((name) => query.has(name)));
+  if (named && !query.has("kind")) state.set({ kind: named });
   const domains = h("div", { class: "domains" });
   const joint = h("div", { class: "drawing joint" });
   const together = h("div", { class: "drawing everywhere-picture" }, domains, joint);
   const more = h("div", {});
+  const distance = section("Distance in music", more);
   const whole = h("div", {});
-  root.append(section("Tokens become vectors", together, saves(together, () => "tokens become vectors")),
-    section("Models at work", whole),
-    section("What differs, and what does not", rows), section("Distance in music", more));
+  root.append(tabs(state, "kind", { label: "What is read", options: WAYS }), together, saves(together, () => "tokens become vectors"),
+    folded("What differs between the three, and what does not", rows), distance, section("Models at work", whole));
   const told = (name) => (found) => {
     facts[name] = found;
-    sameness();
-    drawJoint(joint, facts);
+    compare(rows, facts);
+    drawJoint(joint, facts, state.values.kind);
+  };
+  const arrange = () => {
+    [...domains.children].forEach((each, i) => {
+      each.hidden = WAYS[i][0] !== state.values.kind;
+    });
+    distance.hidden = state.values.kind !== "music";
+    drawJoint(joint, facts, state.values.kind);
   };
   domains.append(ofText(state, studio, told("text")), ofImage(state, studio, told("image")));
   const { tunes } = await call("everywhere", "tunes");
   domains.append(ofMusic(state, tunes, told("music"), more));
-  drawJoint(joint, facts);
+  arrange();
+  state.watch((_, changed) => changed.includes("kind") && arrange());
   sequences(whole, state, studio);
 }
 
@@ -223,21 +235,22 @@ function compare(host, { text: words, image, music }) {
   ], { words: true }));
 }
 
-/** Three ways into one block. */
-function drawJoint(host, facts) {
+/** Three ways into one block; the one that stands above is drawn strong. */
+function drawJoint(host, facts, kind) {
   redrawn(host, () => {
     const width = Math.max(240, host.clientWidth);
-    const columns = width > 700 ? 3 : 1; // as the columns above stand
+    const columns = WAYS.length;
     const [top, height] = [26, 44];
     const svg = s("svg", { width, height: top + height + 30, viewBox: `0 0 ${width} ${top + height + 30}`, role: "img", "aria-label": "Text, picture and music enter the same block." });
-    const arrow = (x, y1, y2) => svg.append(s("path", { class: "flow stream", d: `M${x} ${y1}L${x} ${y2 - 5}` }), s("path", { class: "joint-tip", d: `M${x - 6} ${y2 - 7}L${x + 6} ${y2 - 7}L${x} ${y2}Z` }));
+    const arrow = (x, y1, y2, own) => svg.append(s("path", { class: own ? "flow stream" : "flow", d: `M${x} ${y1}L${x} ${y2 - 5}` }), s("path", { class: "joint-tip", d: `M${x - 6} ${y2 - 7}L${x + 6} ${y2 - 7}L${x} ${y2}Z` }));
     const names = [facts.text, facts.image, facts.music].map((found) => (found ? `[${found.vectors.length}, ${found.width}]` : ""));
     for (let i = 0; i < columns; i += 1) {
-      const x = ((i + 0.5) * width) / columns;
-      arrow(x, 0, top);
-      arrow(x, top + height, top + height + 22);
-      const shape = columns === 3 ? names[i] : "[L, D]";
-      svg.append(s("text", { class: "tick", x: x + 10, y: 15 }, shape), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, shape));
+      const x = ((i + (width > 700 ? 0.5 : 0.3)) * width) / columns;
+      const own = WAYS[i][0] === kind;
+      arrow(x, 0, top, own);
+      arrow(x, top + height, top + height + 22, own);
+      const words = `${width > 700 ? `${WAYS[i][1]} ` : ""}${names[i]}`;
+      svg.append(s("text", { class: own ? "joint-name" : "tick", x: x + 10, y: 15 }, words), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, names[i]));
     }
     svg.append(s("rect", { class: "joint-block", x: 1, y: top, width: width - 2, height, rx: 8 }),
       s("text", { class: "joint-name", x: width / 2, y: top + 19, "text-anchor": "middle" }, "The same block"),

@@ -3,7 +3,7 @@ import { button, check, choice, panel } from "../controls.js";
 import { figure, folded, h, number, refilled, table } from "../dom.js";
 import { headGrid, markHead } from "../draw/head_grid.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, isBlank, patchPicture, shareKey } from "../draw/patches.js";
+import { greyPicture, isBlank, patchNumbers, patchPicture, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
@@ -26,20 +26,22 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
-  const verdict = figure("What the model reads");
+  const verdict = figure("It reads");
   const cutting = figure("The patches");
-  const looking = figure("Attention");
+  const inside = figure("One patch");
+  const looking = figure("Where it looks");
+  const resting = figure("What it rests on");
   const legend = h("div", {});
   const heads = figure("Every head of the chosen patch", "A row for each layer, all on one scale. Click a head to see it large.");
   const numbers = h("div", {});
-  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, verdict.element, cutting.element, looking.element), numbers);
-  const whole = button("From the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
+  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, verdict.element, inside.element, looking.element, resting.element), numbers);
+  const whole = button("The whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
       check(state, "rollout", { label: "Rollout: through all layers" })), heads.element);
   root.append(body);
-  cutting.element.append(whole);
+  looking.element.append(whole);
   looking.host.after(legend);
 
   let upload = null;
@@ -51,6 +53,7 @@ export function mount({ root, side, state, studio }) {
     upload = file.files[0];
     if (state.values.picture === "upload") ask();
     else state.set({ picture: "upload", patch: -1 }, { step: true });
+    isNew = true;
   });
 
   /** What the model takes, and the controls that depend on it. */
@@ -64,25 +67,46 @@ export function mount({ root, side, state, studio }) {
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
     const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
     easel.replaceChildren(h("h3", {}, "Draw here"), board.element,
-      h("div", { class: "row" }, clean, h("p", { class: "note" }, model === "digits" ? "One digit, centred and large." : "")));
+      h("div", { class: "row" }, clean, h("span", { class: "note" }, model === "digits" ? "One large digit." : "")));
     board.set(read(state.values.drawing, found.canvas));
   }
 
+  /** The picture as a call names it. */
+  async function pictured() {
+    const { model, picture: name, drawing } = state.values;
+    if (name === "upload") return { model, upload: await base64Of(upload, known.max_file) };
+    return name === "drawing" ? { model, drawing: read(drawing, known.canvas) } : { model, example: name || known.examples[0] };
+  }
+
+  let last = null;
+  let isNew = true; // a picture whose patches were not erased yet
+  const askErased = live(resting.element, async (signal) => call("image", "erase", await pictured(), signal), ({ patches, label, probability }) => {
+    const own = last.labels[0].label;
+    const bytes = Uint8Array.from(atob(last.patches), (letter) => letter.charCodeAt(0));
+    resting.element.hidden = !patches.length;
+    if (!patches.length) return;
+    patchPicture(resting.host, { ...last, pixels: bytes, shares: null, erased: patches, describe: `The picture without ${patches.length} patches.` });
+    const less = patches.length === 1 ? "this patch" : `these ${patches.length} patches`;
+    resting.words.replaceChildren(...(label === null ? [`Even with ${less} black it reads “${own}”.`] : [`With ${less} black it reads “`, h("strong", { "data-fact": "erased" }, label), `”, ${percent(probability)}: the “${own}” rests on them.`]));
+  });
+
   const ask = live(body, async (signal) => {
-    const { model, picture: name, drawing, patch, layer: l, head: a, rollout } = state.values;
+    const { model, picture: name, patch, layer: l, head: a, rollout } = state.values;
     await meet(model, signal);
     if (name === "upload" && upload === null) {
       throw new StudioError({ what: "An uploaded picture is not part of the address", remedy: "Choose the file again" });
     }
     const asked = { model, patch: patch < 0 ? null : patch, layer: l ? l - 1 : null, head: a ? a - 1 : null, rollout };
-    if (name === "upload") asked.upload = await base64Of(upload, known.max_file);
-    else if (name === "drawing") asked.drawing = read(drawing, known.canvas);
-    else asked.example = name || known.examples[0];
-    return call("image", "look", asked, signal);
+    return call("image", "look", { ...asked, ...await pictured() }, signal);
   }, (found) => {
     refilled(verdict.host, () => showClasses(verdict, found));
     if (state.values.picture !== "drawing") board.set(greyPicture(found, known.canvas));
+    last = found;
     show(found);
+    if (!isNew) return;
+    isNew = false;
+    resting.element.hidden = isBlank(found);
+    if (!isBlank(found)) askErased();
   });
 
   function show(found) {
@@ -92,16 +116,19 @@ export function mount({ root, side, state, studio }) {
     const own = { pixels, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
     const where = rollout ? `layers 1 to ${l || known.layers}, followed through.` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}.`;
-    cutting.words.textContent = `${count} × ${count} patches, each of ${number(found.patch ** 2 * found.channels)} numbers. Click one for its attention.`;
+    cutting.words.textContent = `${count} × ${count} patches are its words. Click one.`;
     looking.words.textContent = `From ${from}: ${where}${found.whole === null ? "" : ` [CLS] itself has ${number(found.whole, 3)}.`}`;
     whole.disabled = patch < 0;
-    looking.element.hidden = numbers.hidden = heads.element.hidden = isBlank(found);
+    inside.element.hidden = looking.element.hidden = numbers.hidden = heads.element.hidden = isBlank(found);
     heads.element.hidden ||= found.heads === null;
     if (found.heads) {
       headGrid(heads.host, found.heads, (to, one) => state.set({ layer: to === known.layers - 1 ? 0 : to + 1, head: one + 1, rollout: false }, { step: true }), () => undefined);
       markHead(heads.host, (l || known.layers) - 1, rollout ? [] : a ? [a - 1] : []);
     }
     const choose = (chosen) => state.set({ patch: chosen }, { step: true });
+    inside.words.textContent = patch < 0 ? "Click a patch to see its numbers." : `${number(found.patch ** 2 * found.channels)} numbers, the brightness of its pixels. A matrix makes a vector of them.`;
+    if (patch < 0) inside.host.replaceChildren();
+    else patchNumbers(inside.host, own);
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
     patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
     legend.replaceChildren(shareKey(Math.max(...found.shares), known.channels === 1 ? "#000" : undefined));
@@ -112,11 +139,14 @@ export function mount({ root, side, state, studio }) {
   state.watch((values, changed) => {
     head.querySelector("select").disabled = values.rollout;
     if (changed.includes("model") && !changed.includes("patch")) state.set({ patch: -1, layer: 0, head: 0 });
+    isNew ||= ["model", "picture", "drawing"].some((name) => changed.includes(name));
     if (changed.includes("drawing") && board) board.set(read(values.drawing, known.canvas));
     ask();
   });
   ask();
 }
+
+const percent = (share) => (share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 
@@ -131,7 +161,7 @@ function showClasses({ host, words }, found) {
     const bar = h("span", { class: "length" });
     bar.style.width = `${100 * each.probability}%`;
     return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", { "data-fact": each === found.labels[0] ? "label" : null }, each.label), h("span", { class: "track" }, bar),
-      h("span", { class: "count" }, each.probability < 0.0001 ? "< 0.01 %" : `${number(100 * each.probability, 3)} %`));
+      h("span", { class: "count" }, percent(each.probability)));
   })));
 }
 

@@ -1,5 +1,5 @@
 import { addressOf } from "../address.js";
-import { call, live, problem } from "../api.js";
+import { call, live } from "../api.js";
 import { button, panel, slider } from "../controls.js";
 import { figure, folded, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
@@ -19,7 +19,7 @@ const UNLIKELY = 0.5; // probability of a word below which it is underlined
 const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
 const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
 const LARGEST = 690; // exponent of the largest ratio that is shown
-const MEAN = "Each is a mean over the heads of the decoder's upper half.";
+const MEAN = "Mean over the heads of the upper layers.";
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
 export function mount({ root, below, side, state, studio }) {
@@ -53,11 +53,10 @@ export function mount({ root, below, side, state, studio }) {
     last = found;
     why.replaceChildren();
     more.replaceChildren();
-    if (found === null) choices.replaceChildren();
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (found === null) {
       body.append(h("p", { class: "note" }, "Type a text, and its translation appears here."));
-      return;
+      return proposed();
     }
     const rank = Math.min(state.values.rank, found.translations.length - 1);
     const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
@@ -65,45 +64,37 @@ export function mount({ root, below, side, state, studio }) {
     rest = texts.rest;
     body.append(texts.element);
     more.append(details(found, rank, state, limits));
-    propose();
+    return propose();
   }
-  let looking = new AbortController();
+  const translation = () => last?.translations[Math.min(state.values.rank, last.translations.length - 1)];
+  const proposed = live(choices, async (signal) => {
+    const chosen = translation();
+    const word = chosen && wordOf(chosen, state);
+    if (!chosen?.target.some((part) => part.word === word)) return null;
+    const line = lineOf(chosen, word);
+    const [{ alternatives }, { whyWord }] = await Promise.all([
+      call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before }, signal),
+      state.values.word >= 0 ? import("../why_word.js") : {}, // with the library of charts
+    ]);
+    return { line, word, alternatives, whyWord, own: likelihoods(chosen).get(word) };
+  }, (found) => {
+    if (!found) return choices.replaceChildren();
+    const { line, word, alternatives, whyWord, own } = found;
+    const name = bare(line.word);
+    choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
+      button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
+      h("span", { class: "note" }, chance(Math.log(each.probability))), h("span", { dir: "auto" }, each.text)))),
+    own?.pieces.length > 1 ? h("p", { class: "note" }, `Chances of the first piece of each word, as its other pieces come only after it: “${own.pieces[0]}” has ${chance(own.scores[0])}; all pieces of “${line.word}” have ${chance(own.score)} together.`) : "",
+    whyWord ? "" : h("p", { class: "row" }, button(`Why “${name}” and no other word?`, () => state.set({ word }, { step: true }), { quiet: true })));
+    if (whyWord) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
+  });
 
   /** Show other words in the place of the chosen one, and why it stands there if it was asked for. */
-  async function propose() {
-    const translation = last.translations[Math.min(state.values.rank, last.translations.length - 1)];
-    const word = wordOf(translation, state);
+  function propose() {
+    const word = wordOf(translation(), state);
     for (const each of body.querySelectorAll("button.word")) each.setAttribute("aria-pressed", String(Number(each.dataset.word) === word));
     why.replaceChildren();
-    looking.abort();
-    looking = new AbortController();
-    if (!translation.target.some((part) => part.word === word)) {
-      choices.replaceChildren();
-      choices.setAttribute("aria-busy", "false");
-      return;
-    }
-    const line = lineOf(translation, word);
-    const asked = state.values.word >= 0;
-    const { signal } = looking;
-    const current = () => !signal.aborted && last?.translations.includes(translation);
-    choices.setAttribute("aria-busy", "true"); // those of another word stay until these are there
-    if (!choices.childElementCount) choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
-    try {
-      const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before }, signal);
-      if (!current()) return;
-      choices.setAttribute("aria-busy", "false");
-      choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
-        button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
-        h("span", { class: "note" }, chance(Math.log(each.probability))), h("span", { dir: "auto" }, each.text)))),
-      asked ? "" : h("p", { class: "row" }, button(`Why “${bare(line.word)}” and no other word?`, () => state.set({ word }, { step: true }), { quiet: true })));
-      if (!asked) return;
-      const { whyWord } = await import("../why_word.js"); // with the library of charts
-      if (current()) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
-    } catch (error) {
-      if (!current()) return;
-      choices.setAttribute("aria-busy", "false");
-      choices.replaceChildren(problem(error));
-    }
+    proposed();
   }
 
   /** Only a text of one line can be told how to begin. */
@@ -145,7 +136,7 @@ function wordOf(translation, { values }) {
   if (values.word >= 0) return values.word;
   const parts = translation.target.filter((part) => part.word !== null);
   const probable = likelihoods(translation);
-  const first = parts.find((part) => PRONOUN.test(bare(part.text))) ?? [...parts].sort((a, b) => probable.get(a.word) - probable.get(b.word))[0];
+  const first = parts.find((part) => PRONOUN.test(bare(part.text))) ?? [...parts].sort((a, b) => (probable.get(a.word)?.score ?? 0) - (probable.get(b.word)?.score ?? 0))[0];
   return first?.word ?? -1;
 }
 
@@ -168,7 +159,7 @@ function lineOf(translation, word) {
   return { word: translation.target.find((part) => part.word === word).text, before: before.trim(), source: sources[number] ?? sources[0], lines: sources.length };
 }
 
-/** The probability of each word of a translation, from its pieces; none where the pieces spell another text. */
+/** The pieces of each word of a translation, with the logarithms of their probabilities and the sum; none where the pieces spell another text. */
 function likelihoods({ target, pieces }) {
   const spelled = pieces.filter(({ piece }) => piece !== null).map(({ piece, score }) => ({ letters: piece.replaceAll("\u2581", ""), score }));
   const letters = (part) => part.replace(/\s/g, "");
@@ -179,8 +170,9 @@ function likelihoods({ target, pieces }) {
   return new Map(target.map(({ text: part, word }) => {
     const from = start;
     start += letters(part).length;
-    const score = spelled.reduce((sum, each, i) => sum + (ends[i] > from && ends[i] - each.letters.length < start ? each.score : 0), 0);
-    return [word, Math.exp(score)];
+    const own = spelled.filter(({ letters: each }, i) => ends[i] > from && ends[i] - each.length < start);
+    const scores = own.map(({ score }) => score);
+    return [word, { pieces: own.map(({ letters: each }) => each), scores, score: scores.reduce((sum, score) => sum + score, 0) }];
   }).filter(([word]) => word !== null));
 }
 
@@ -212,13 +204,13 @@ function translated(found, rank, state, studio) {
     })).filter(({ above, below, weight, strong }) => above && below && weight >= (strong ? LEAST_DRAWN : least)).sort((a, b) => a.strong - b.strong));
     const words = weights.map((weight, i) => [weight, sides[across].get(i)]).filter(([weight]) => weight >= LEAST_DRAWN).sort(([a], [b]) => b - a)
       .map(([weight, element]) => `“${bare(element.textContent)}” ${Math.round(100 * weight)} %`);
-    if (words.length) said.textContent = side === "target" ? `“${bare(sides.target.get(index).textContent)}” looks at ${words.join(", ")}; the rest is on words below 5 % and on the end of the text. ${MEAN}` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}. ${MEAN}`;
+    if (words.length) said.textContent = side === "target" ? `“${bare(sides.target.get(index).textContent)}” looks at ${words.join(", ")}. ${MEAN}` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}. ${MEAN}`;
   };
   const rest = () => look("target", wordOf(chosen, state));
   const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
   const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
   const probable = likelihoods(chosen);
-  const unlikely = (part) => probable.get(part.word) < UNLIKELY;
+  const unlikely = (part) => probable.get(part.word)?.score < Math.log(UNLIKELY);
   const choose = (word) => state.set({ word }, { step: true });
   const places = { source: 0, target: 0 };
   const words = (side) => chosen[side].map((part) => {
@@ -229,7 +221,7 @@ function translated(found, rank, state, studio) {
     const doubt = doubted(side, start, places[side]);
     if (doubt) own.classList.add("doubted");
     if (side === "target" && unlikely(part)) own.classList.add("unlikely");
-    if (side === "target" && probable.has(part.word)) own.title = `probability ${number(probable.get(part.word), 2)}`;
+    if (side === "target" && probable.has(part.word)) own.title = `all its pieces: ${chance(probable.get(part.word).score)}`;
     if (doubt) own.title = doubt.note;
     sides[side].set(part.word, own);
     own.addEventListener("pointerenter", () => look(side, part.word));
@@ -252,8 +244,8 @@ function translated(found, rank, state, studio) {
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     host, chosen.matrix.length ? said : null,
-    chosen.matrix.length ? h("p", { class: "note" }, "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " And a large weight is not yet a large effect: “Why” measures that.") : null,
-    low.length ? h("p", { class: "note" }, `Underlined: probability below ${UNLIKELY}: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${number(probable.get(part.word), 2)}`), ".") : null);
+    chosen.matrix.length ? h("p", { class: "note" }, "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " A large weight is not yet a large effect: “Why” measures that.") : null,
+    low.length ? h("p", { class: "note" }, `Underlined: chance below ${100 * UNLIKELY} %: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${chance(probable.get(part.word).score)}`), ", all pieces of a word together.") : null);
   return { element, rest };
 }
 
@@ -261,20 +253,20 @@ function translated(found, rank, state, studio) {
 function details(found, rank, state, limits) {
   const chosen = found.translations[rank];
   const picture = figure("Alignment of all words", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
-  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "Of each its chance among all texts that the model could write here: the probabilities of its pieces, multiplied."),
+  const all = folded("Alignment of all words", picture.element);
+  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "The chance of the whole text: those of its pieces, multiplied."),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
     }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score)))))),
     chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
-    folded("Scores and pieces", () => h("div", {},
+    all, folded("Scores and pieces", () => h("div", {},
       facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
       table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)])))),
     limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
-  const parts = h("div", { class: "columns apart" }, others, picture.element);
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
-    if (!chosen.matrix.length || !chosen.matrix[0].length) picture.element.hidden = true;
+    if (!chosen.matrix.length || !chosen.matrix[0].length) all.hidden = true;
     else heatMap(picture.host, { values: chosen.matrix, kind: "share", cell: 34, rows: { label: "", names: names("target") }, columns: { label: "text", names: names("source") }, describe: "Attention of each word of the translation to each word of the text." });
   });
-  return parts;
+  return others;
 }
