@@ -119,6 +119,10 @@ def test_every_part_is_made_of_what_it_reads(toys, number):
                 np.testing.assert_allclose(part.sizes, lengths, rtol=1e-5)
                 assert part.figures["mean length"] == pytest.approx(lengths.mean())
                 assert len(part.tokens) == len(lengths)
+        for part in found.parts:
+            if part.role == "weights":
+                assert part.vectors is not None
+                np.testing.assert_allclose(part.vectors, read[part.key][0].mean(0), rtol=1e-6)
         assert {"sum", "norm", "scores", "weights", "context", "output"} <= checked
         # Everything but what leaves is read by something.
         used = {key for part in found.parts for key in part.reads}

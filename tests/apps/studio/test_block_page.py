@@ -109,6 +109,15 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     page.locator(".word-row button").nth(2).click()
     visit.until("location.search.includes('word=2')")
     assert output.locator(".value").text_content() == visit.shown(float(sizes[2]), 3)
+    # What the word takes from each word, as the mean of the heads: from the source in the second.
+    cross = page.locator("[data-part='cross.weights']")
+    row = parts["cross.weights"].vectors[2]
+    best = parts["cross.memory"].tokens[int(row.argmax())].replace("\u2581", "·")
+    assert cross.locator(".value").text_content() == f"{best} {visit.shown(100 * row.max(), 2)} %"
+    rises_of_row = cross.locator(".bar").evaluate_all("all => all.map(bar => bar.getBBox().height)")
+    assert sorted(rises_of_row) == pytest.approx(
+        sorted(max(0.5, max(rises_of_row) * float(share / row.max())) for share in row), abs=0.1
+    )
     # Words keep to the scale, whose longest is a full bar; an end of another length stands apart.
     tokens = parts["input"].tokens
     marks = [i for i, token in enumerate(tokens) if token.startswith("<")]
@@ -117,7 +126,7 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     rises = {
         key: bars[key].evaluate_all("all => all.map(bar => bar.getBBox().height)")
         for key, part in parts.items()
-        if bars[key].count()
+        if part.sizes is not None and bars[key].count()
     }
     lengths = {
         key: [float(size) for i, size in enumerate(parts[key].sizes) if i not in marks]

@@ -56,9 +56,14 @@ def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _channels(part: FlowPart) -> Any:
-    """Return the first channels of each token's vector, [tokens, channels]; null without them."""
+    """Return the first channels of each token's vector, [tokens, channels]; null without them.
+
+    Weights are whole rows, [queries, keys].
+    """
     if part.vectors is None or len(part.tokens) > MOST_STRIPS:
         return None
+    if part.role == "weights":
+        return round_digits(part.vectors) if part.vectors.shape[-1] <= MOST_STRIPS else None
     return round_digits(part.vectors[:, :CHANNELS])
 
 

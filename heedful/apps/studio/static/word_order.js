@@ -12,7 +12,7 @@ const HOW = {
   alibi: "With ALiBi: the farther, the lower the score", t5: "With a learned number for each distance", relative: "With a learned vector for each distance",
 };
 const SAYS = {
-  without: ["", "Each word has the same output in both: attention cannot tell the orders apart."],
+  without: ["", "Each word has the same output in both orders."],
   with: ["A word's output depends on where the others stand.", "The scheme says how far two words are apart, and not which comes first."],
   later: ["The same words later in the text change too: each place has a vector of its own.", "The same words later in the text do not change: only distances count."],
 };

@@ -7,6 +7,7 @@ import { shownPiece } from "./links.js";
 
 const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25 }; // so low that a block fits a screen
 const BAR = { step: 6, most: 40, least: 2, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
+const SHARE = 34; // pixels more for a word beside its number
 const SIGN = { words: 4, step: 13, height: 15 };
 
 /** Whether a piece is no word: an end, another special token, or a full stop. Models keep huge vectors there. */
@@ -91,8 +92,10 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
   const drawn = parts.map((part) => {
     const place = box(part.key);
     const followed = part.tokens.join() === own ? word : -1;
-    const element = node(part, place, { name: names.get(part.key), says: says.get(part.key) ?? "", chosen: part.key === chosen, choose, word: followed });
-    if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest, followed));
+    const shares = sharesOf(part, parts, followed);
+    const element = node(part, place, { shares, name: names.get(part.key), says: says.get(part.key) ?? "", chosen: part.key === chosen, choose, word: followed });
+    if (shares) element.append(...bars({ sizes: shares.row, tokens: shares.tokens }, { ...place, width: place.width - SHARE }, names.get(part.key), shares.most, shares.best, (share) => `${number(100 * share, 3)} % of its attention`));
+    else if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest, followed));
     return element;
   });
   for (const [index, element] of drawn.entries()) {
@@ -140,7 +143,7 @@ function sign(x, y, mixes) {
 }
 
 /** The lengths of the tokens' vectors, a bar each, before the number at the right end: words first, then marks, which are broken where they are longer. */
-function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word) {
+function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word, tell = (size) => `length ${number(size, 3)}`) {
   const right = x + width - 42;
   const step = Math.min(BAR.step, (right - x - 8.3 * name.length - 18 - BAR.apart) / sizes.length);
   if (step < BAR.least) return [];
@@ -151,16 +154,25 @@ function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word) {
     const long = Math.max(0.5, (height - 8) * Math.min(1, sizes[i] / longest));
     const rise = sizes[i] > longest ? `v${-0.5 * long}m0 -3v${3 - 0.5 * long}` : `v${-long}`;
     return s("path", { class: `bar${mark ? " apart" : ""}${i === word ? " followed" : ""}`, "stroke-width": step - 1, d: `M${middle} ${y + height - 4}${rise}` },
-      s("title", {}, `${shownPiece(tokens[i])}: length ${number(sizes[i], 3)}`));
+      s("title", {}, `${shownPiece(tokens[i])}: ${tell(sizes[i])}`));
   });
 }
 
-function node(part, { x, y, width, height }, { name, says, chosen, choose, word }) {
+/** What a word takes from each word, with the one that it takes most from; null for other parts than weights. */
+function sharesOf(part, parts, word) {
+  const row = part.role === "weights" ? part.channels?.[word] : null;
+  const key = parts.find((each) => each.place === part.place && (each.role === "key" || each.role === "memory"));
+  if (!row || !key || key.tokens.length !== row.length || row.length > BAR.most) return null;
+  const most = Math.max(...row);
+  return { row, tokens: key.tokens, most, best: row.indexOf(most) };
+}
+
+function node(part, { x, y, width, height }, { name, says, chosen, choose, word, shares }) {
   const [size, most] = [part.figures["mean length"], part.figures["mean of the largest"]];
   const figure = size !== undefined ? `length ${number(size, 3)}` : most !== undefined ? `largest weight ${number(most, 2)}` : null;
-  const drawn = hasBars(part);
-  const value = drawn && word >= 0 ? number(part.sizes[word], 3) : "";
-  const room = width - 7.6 * name.length - 18 - (drawn ? part.sizes.length * BAR.step + BAR.apart + 46 : 0);
+  const drawn = shares ? shares.row : hasBars(part) ? part.sizes : null;
+  const value = shares ? `${shownPiece(shares.tokens[shares.best])} ${number(100 * shares.most, 2)} %` : drawn && word >= 0 ? number(part.sizes[word], 3) : "";
+  const room = width - 7.6 * name.length - 18 - (drawn ? drawn.length * BAR.step + BAR.apart + 46 + (shares ? SHARE : 0) : 0);
   const fits = width - 7.8 * name.length - 7 * value.length > 20;
   const label = `${name}${says ? `, ${says}` : ""}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },

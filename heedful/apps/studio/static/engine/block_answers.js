@@ -140,9 +140,15 @@ function flowPart({ key, role, address, reads, about, onStream }, { shape, value
     sizes,
     figures,
     about,
-    channels: (onStream || role === "output") && tokens.length <= MOST_STRIPS
-      ? rowsOf({ shape, values }).map((row) => Array.from(row.subarray(0, CHANNELS), significant)) : null,
+    channels: tokens.length > MOST_STRIPS ? null : role === "weights" ? meanOfHeads({ shape, values })
+      : onStream || role === "output" ? rowsOf({ shape, values }).map((row) => Array.from(row.subarray(0, CHANNELS), significant)) : null,
   };
+}
+
+/** Weights of queries and keys, as the mean over heads; null where the keys are too many. */
+function meanOfHeads({ shape: [heads, queries, keys], values }) {
+  return keys > MOST_STRIPS ? null : Array.from({ length: queries }, (_, query) => Array.from({ length: keys }, (__, key) =>
+    significant(mean(Array.from({ length: heads }, (___, head) => values[(head * queries + query) * keys + key])))));
 }
 
 const mean = (numbers) => numbers.reduce((sum, each) => sum + each, 0) / numbers.length;

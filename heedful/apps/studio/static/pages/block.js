@@ -21,7 +21,7 @@ const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: 
 // In a student's words; the shapes stand beside the drawing.
 const SAYS = {
   memory: "the source", norm: "numbers brought to one size", query: "what it seeks", key: "what it offers", value: "what it gives", bias: "by distance",
-  scores: "how well query and key match", weights: "as shares, which add up to 1", context: "the values, by these shares",
+  scores: "how well query and key match", weights: "in shares", context: "the values, by these shares",
   routing: "which experts are asked", output: "what is added to the stream",
 };
 const BANDS = {
@@ -156,7 +156,7 @@ function followed(host, side, state, second) {
     const word = Math.min(state.values.word, tokens.length - 1);
     const marks = [...new Set(tokens.filter(isMark))].map(shownPiece);
     picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = `Bars: the length of each word's vector, all on one scale; the number is that of “${spokenPiece(tokens[word])}”.${marks.length ? ` Pale, apart: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where a bar would be longer.` : ""}`;
+    picture.words.textContent = `Bars: the length of each word's vector, on one scale; numbers are of “${spokenPiece(tokens[word])}”; in weights, its share from each word (mean of heads).${marks.length ? ` Pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer.` : ""}`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
       parts: found.parts, names, says: new Map(found.parts.map(({ key, role, shape: width }) => [key, role === "inner" ? `${number(width.at(-1))} neurons, for each word alone` : SAYS[role]])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
