@@ -94,6 +94,40 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     told = f"Channel {channel + 1}, framed: {first}{visit.shown(float(total), 3)};"
     assert visit.fact("channel-sum").startswith(told)
 
+    # What it does stands in each sub-layer's band; each vector has a bar, that of the word its own.
+    titles = page.locator(".band-title").all_text_contents()
+    assert titles == [
+        "Attention mixes the words",
+        "Cross-attention: the source",
+        "Feed-forward: word by word",
+    ]
+    sizes = parts["self.output"].sizes
+    output = page.locator("[data-part='self.output']")
+    assert output.locator(".bar").count() == len(sizes)
+    assert output.locator(".bar.followed").count() == 1
+    assert output.locator(".value").text_content() == visit.shown(float(sizes[1]), 3)
+    page.locator(".word-row button").nth(2).click()
+    visit.until("location.search.includes('word=2')")
+    assert output.locator(".value").text_content() == visit.shown(float(sizes[2]), 3)
+    # Words keep to the scale, whose longest is a full bar; an end of another length stands apart.
+    tokens = parts["input"].tokens
+    marks = [i for i, token in enumerate(tokens) if token.startswith("<")]
+    assert output.locator(".bar.apart").count() == len(marks) > 0
+    bars = {key: page.locator(f"[data-part='{key}'] .bar:not(.apart)") for key in parts}
+    rises = {
+        key: bars[key].evaluate_all("all => all.map(bar => bar.getBBox().height)")
+        for key, part in parts.items()
+        if bars[key].count()
+    }
+    lengths = {
+        key: [float(size) for i, size in enumerate(parts[key].sizes) if i not in marks]
+        for key in rises
+        if parts[key].tokens == tokens
+    }
+    scale = max(map(max, rises.values())) / max(map(max, lengths.values()))
+    for key, sized in lengths.items():
+        assert rises[key] == pytest.approx([scale * size for size in sized], abs=0.6), key
+
     # The keyboard goes from part to part.
     page.locator("[data-part='input']").focus()
     page.keyboard.press("ArrowDown")
@@ -107,6 +141,7 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
 
 def test_stream(visit: Any, given: Any) -> None:
     page = visit.open("block?model=learned&text=the+cat+sat&stack=decoder")
+    page.get_by_text("Through all blocks: what").click()
     subject = inspect.load(given.learned)
     reading = inspect.read(subject, TEXT)
     found = contributions(subject, reading, "decoder")

@@ -112,6 +112,7 @@ def test_another_part_is_chosen(sight: Any) -> None:
 
 def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
     page = sight.open("block")
+    page.get_by_text("One word in several sentences").click()
     dots = page.locator(".spot")
     dots.first.wait_for()
     places = page.evaluate("""
@@ -141,7 +142,8 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
 
 def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
     page = sight.open("positions")
-    canvas = page.locator("section:has(h2:text-is('Past the trained length')) canvas")
+    page.get_by_text("Past the trained length: what").click()
+    canvas = page.locator("details:has(> summary:text('Past the trained length')) canvas")
     canvas.wait_for()
     dark = canvas.evaluate("""
         (each) => {

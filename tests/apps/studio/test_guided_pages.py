@@ -181,18 +181,18 @@ COUNT_MOVES = """() => {
   const animate = Element.prototype.animate;
   window.moves = 0;
   Element.prototype.animate = function (...args) {
-    window.moves += 1;
+    if (!this.closest(".way-flight, [data-at]")) window.moves += 1;
     return animate.apply(this, args);
   };
 }"""
 
 
-COUNT_GHOSTS = """() => {
-  window.ghosts = 0;
+# Elements of a class that a drawing had when it was put in its place; they go by themselves.
+COUNT = """(kind) => {
+  window[kind] = 0;
   new MutationObserver((changes) => {
-    for (const { addedNodes } of changes) {
-      for (const node of addedNodes) window.ghosts += node.querySelectorAll?.(".way-ghost").length;
-    }
+    const added = changes.flatMap(({ addedNodes }) => [...addedNodes]);
+    for (const node of added) window[kind] += node.querySelectorAll?.(`.way-${kind}`).length;
   }).observe(document.querySelector(".tour .drawing"), { childList: true });
 }"""
 
@@ -205,14 +205,44 @@ def test_parts_unfold_in_place(moving: Any) -> None:
 
     before = top()
     moving.evaluate(COUNT_MOVES)
-    moving.evaluate(COUNT_GHOSTS)
+    moving.evaluate(COUNT, "ghost")
     moving.get_by_role("button", name="Next", exact=True).click()
     moving.wait_for_selector("[data-part=weights] [data-column]")
-    assert moving.evaluate("() => window.ghosts") == 1  # the open part that folds
+    assert moving.evaluate("() => window.ghost") == 1  # the open part that folds
     # It, its strip, the part that unfolds; and it slides up, as parts that were passed come closer.
     assert moving.evaluate("() => window.moves") == 4
     assert before - 16 < top() < before
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
+
+
+UNSEEN = """() => [...document.querySelectorAll("[data-at], .way-flight")]
+  .filter((each) => getComputedStyle(each).opacity !== "1").length"""
+
+
+def test_numbers_fly_to_what_they_become(moving: Any) -> None:
+    """A score becomes a share, values come down to their sum, one query meets all keys."""
+    pieces = moving.locator("[data-part=scores] [data-column]").count()
+    moving.evaluate(COUNT, "flight")
+
+    def flights(press: Any, seen: str) -> int:
+        moving.evaluate("() => { window.flight = 0; }")
+        press.click()
+        moving.wait_for_selector(seen)
+        count = int(moving.evaluate("() => window.flight"))
+        moving.wait_for_function(f"() => ({UNSEEN})() === 0")
+        return count
+
+    [back, go_on] = [
+        moving.get_by_role("button", name=name, exact=True) for name in ("Back", "Next")
+    ]
+    assert flights(go_on, "[data-part=weights] [data-column]") == pieces
+    assert flights(go_on, "[data-part=values] [data-column]") == 2 * pieces + 1
+    assert flights(back, "[data-part=weights] [data-column]") == 0
+    flights(back, "[data-part=scores] [data-column]")
+    flights(back, "[data-part=head] .way-mark")
+    assert flights(go_on, "[data-part=scores] [data-column]") == pieces + 1
+    other = moving.locator("[data-part=scores] .way-piece:not(.chosen)").first
+    assert flights(other, "[data-part=scores] .way-piece.chosen[data-column='0']") == 1
 
 
 def test_the_flow_can_be_stopped(moving: Any) -> None:
@@ -233,7 +263,7 @@ def test_nothing_moves_for_who_wants_no_motion(look: Any) -> None:
     assert page.locator(".drawing.moving").count() == 1
     assert page.evaluate("() => window.moves") == 0
     assert page.evaluate(FLOWS) == 0
-    assert page.locator(".way-ghost").count() == 0
+    assert page.locator(".way-ghost, .way-flight").count() == 0
 
 
 def test_every_stop_fits_the_window(visit_at: Any, serve: Any) -> None:

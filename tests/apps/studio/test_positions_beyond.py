@@ -107,7 +107,9 @@ def test_rows_that_training_never_reached(client: TestClient) -> None:
 
 
 def test_the_unseen_part_is_shaded(visit: Any) -> None:
-    page = visit.open("positions?scheme=relative&max_distance=16&trained=16&times=2")
+    page = visit.open(
+        "positions?scheme=relative&max_distance=16&trained=16&times=2"
+    )  # opens the fold
     picture = page.locator("figure", has_text="Learned row in use").locator("svg[role=img]")
     plot = picture.bounding_box()
     shade = page.locator(".unseen-part").bounding_box()

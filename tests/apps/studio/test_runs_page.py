@@ -267,7 +267,6 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert {"run, smoothed", "other, smoothed"} <= set(legend)
     assert page.locator(".sentence").inner_text().startswith("Loss at the end")
     assert "BLEU 30" in rows[0]
-    assert "bits" not in rows[0]  # the loss in another unit
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     assert "schedule.peak_learning_rate" in differing.inner_text()
     assert not page.get_by_role("heading", name="Sample translations").is_visible()
@@ -291,8 +290,19 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert "run is at step 61 of 100" in page.locator(".training").inner_text()
     assert page.evaluate("document.activeElement.getAttribute('role')") == "img"
     assert "step 1:" in page.locator(".multiples .readout").first.inner_text()
-    page.get_by_label("other", exact=True).uncheck()
+    page.get_by_label("other", exact=True).first.uncheck()
     visit.until("document.querySelectorAll('.legend li').length === 3")
     legend = page.locator(".legend li").all_inner_texts()
     assert legend == ["run, training", "run, smoothed", "run, validation"]
-    assert page.get_by_label("Settings of the run").is_visible()
+    # A heading puts all runs in order, and a tick shows the curves of one.
+    state = page.get_by_label("State of the runs")
+    names = state.locator("tbody th")
+    rate = state.get_by_role("button", name="learning rate")
+    for order, direction in ((["other", "run"], "ascending"), (["run", "other"], "descending")):
+        rate.click()
+        assert names.all_inner_texts() == order
+        assert state.locator(f"[aria-sort={direction}]").inner_text() == "learning rate"
+        assert rate.evaluate("(button) => button === document.activeElement")
+    state.get_by_label("other").check()
+    visit.until("document.querySelectorAll('.legend li').length === 4")
+    assert page.get_by_label("other", exact=True).first.is_checked()

@@ -264,7 +264,7 @@ def test_every_page_with_a_drawing_saves_it(visit: Any, address: str) -> None:
 
 
 def test_a_map_of_colours_is_saved_as_an_image(visit: Any) -> None:
-    page = visit.open("block?model=learned&text=the+cat")
+    page = visit.open("block?model=learned&text=the+cat&measure=added")  # which opens its fold
     maps = page.locator("section figure").first
     maps.locator("canvas").wait_for()
     image = ElementTree.fromstring(save(page, "SVG", "section figure")).find(f".//{SVG}image")

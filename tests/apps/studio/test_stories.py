@@ -49,9 +49,55 @@ def test_with_positions_the_order_counts(client: TestClient) -> None:
     found = asked(client, "positions/shuffled", text="dog bites man")
     assert found["without"]["difference"] < 1e-6
     assert found["with"]["difference"] > 0.1
+    assert found == asked(client, "positions/shuffled", text="dog bites man", scheme="sinusoidal")
     answer = client.post("/api/positions/shuffled", json={"text": "alone"})
     assert answer.status_code == 400
     assert "Two to 8 words" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("scheme", "knows_place", "knows_side"),
+    [
+        ("sinusoidal", True, True),
+        ("learned", True, True),
+        ("rotary", False, True),
+        ("alibi", False, False),
+        ("t5", False, True),
+        ("relative", False, True),
+    ],
+)
+def test_a_scheme_says_place_or_distance(
+    client: TestClient, scheme: str, knows_place: bool, knows_side: bool
+) -> None:
+    """Moved words change where a place counts; turned ones do where the side of a word counts."""
+    found = asked(client, "positions/shuffled", text="dog bites man", scheme=scheme)
+    assert found["without"]["difference"] < 1e-6
+    assert (found["later"]["difference"] > 0.1) == knows_place
+    assert (found["later"]["difference"] < 1e-5) == (not knows_place)
+    assert (found["with"]["difference"] > 0.1) == knows_side
+    # Any other order changes distances, too.
+    other = asked(
+        client, "positions/shuffled", text="dog bites man", scheme=scheme, order="shuffled"
+    )
+    assert other["with"]["difference"] > 0.1
+    assert other["with"]["first"] == found["with"]["first"] == found["later"]["first"]
+
+
+def test_strips_follow_the_chosen_scheme(visit: Any) -> None:
+    page = visit.open("positions")
+    strips = page.locator(".order")
+    strips.get_by_role("heading", name="With sinusoids added to the words: the order").wait_for()
+    assert visit.fact("order-without") == "0"
+    assert float(visit.fact("order-later")) > 1
+    page.get_by_label("Positions", exact=True).select_option("rotary")
+    strips.get_by_role("heading", name="With queries and keys rotated").wait_for()
+    visit.idle()
+    assert visit.fact("order-later") == "0"
+    assert float(visit.fact("order-with")) > 0.1
+    later = strips.locator("figure").last.locator("tbody tr").last
+    assert later.locator("td").all_inner_texts() == ["none"] * 3
+    page.get_by_label("Positions", exact=True).select_option("alibi")
+    strips.get_by_role("heading", name="still the same").wait_for()
 
 
 def test_vectors_of_a_word_are_those_of_the_pass(client: TestClient, given: Any) -> None:

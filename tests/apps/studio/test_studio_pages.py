@@ -121,8 +121,17 @@ def test_scale(visit: Any) -> None:
 def test_masks(visit: Any) -> None:
     page = visit.open("masks")
     assert visit.fact("seen") == "136 of 256"
+    # A row as a sentence: "it" is the eighth word and sees eight, an eighth of the attention each.
+    assert "“it” may look at 8 of 16 words: each gets 12.5 %" in visit.fact("row")
+    assert page.locator(".unseen-word").count() == 8
+    page.locator(".weighed button").nth(3).click()
+    visit.until("location.search.includes('row=3')")
+    assert "“on” may look at 4 of 16 words: each gets 25 %" in visit.fact("row")
     page.get_by_role("button", name="ALiBi").click()
     visit.idle()
+    shares = [math.exp(-distance / 2) for distance in range(4)]
+    own = visit.shown(100 / sum(shares), 3)
+    assert f"most of its attention is on “on”, {own} %" in visit.fact("row")
     added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
     assert page.locator(".ticked span span").all_inner_texts() == ["0", "0.1", "0.25", "0.5", "1"]
@@ -189,6 +198,7 @@ def test_positions(visit: Any, given: Any) -> None:
     picture.focus()
     for _ in range(3):
         picture.press("ArrowDown")
+    page.get_by_text("One position's vector").click()
     one = page.locator("figure", has_text="The vector of position 2")
     curve = [next(filter(None, each)) for each in one_column(visit, one)]  # sines and cosines apart
     assert curve == [visit.shown(f(2 / w)) for w in (1, 100) for f in (math.sin, math.cos)]
@@ -206,7 +216,8 @@ def test_positions(visit: Any, given: Any) -> None:
     page.get_by_label("Positions", exact=True).select_option("t5")
     visit.idle()
     page.get_by_label("Table").select_option(label="t5 · encoder.position_bias")
-    page.wait_for_selector("text=The same as colours")
+    page.get_by_text("The same as colours").click()
+    page.locator("figure", has_text="By head and distance").locator("canvas").wait_for()
     assert page.locator(".legend li").all_inner_texts() == ["head 1", "head 2"]
 
     for scheme in ("rotary", "alibi"):

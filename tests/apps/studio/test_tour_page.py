@@ -131,6 +131,23 @@ def test_a_word_is_chosen(visit: Any) -> None:
     assert page.locator("#written").inner_text() == "Nothing is written yet."
 
 
+def test_the_decoder_writes_by_itself(visit: Any, client: TestClient) -> None:
+    """Each next word is the likeliest one, until it is stopped."""
+    page = visit.open(f"tour?stop=9&text={TEXT.replace(' ', '+')}")
+    best: list[int] = []
+    for _ in range(3):
+        way = walk(client, model="learned", chosen=best).json()
+        best.append(way["candidates"][0]["id"])
+    page.get_by_role("button", name="Let it write").click()
+    ids = ",".join(map(str, best))
+    visit.until(f"String(new URLSearchParams(location.search).getAll('chosen')) === '{ids}'")
+    page.get_by_role("button", name="Stop writing").click()
+    visit.idle()
+    page.wait_for_timeout(1500)  # longer than from word to word
+    assert page.locator("#written button").count() == len(best)
+    assert page.get_by_role("button", name="Let it write").is_visible()
+
+
 def test_the_sentence_is_carried_from_page_to_page(visit: Any) -> None:
     page = visit.open("tour?stop=2")
     page.get_by_label("Text", exact=True).fill("a dog ran")

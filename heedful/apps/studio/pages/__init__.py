@@ -100,8 +100,8 @@ PAGES: tuple[Page, ...] = (
         "block",
         "Block",
         "A sentence through a block: shapes, sizes, and the residual stream beside it.",
-        "A stream of vectors, one for each token, runs through the model; every sub-layer reads it "
-        "and adds its output to it. Click a box to see the shape of its tensor and what it is for.",
+        "Attention mixes the words, the feed-forward network works on each word alone. Both add "
+        "what they find to a stream of vectors that runs past them, on the left. Click a box.",
     ),
     Page(
         "masks",

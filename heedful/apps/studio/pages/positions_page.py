@@ -24,6 +24,8 @@ _COLUMNS = 160
 """Maximum number of positions in a chart of a long sequence; beyond it some are left out."""
 
 _MOST_WORDS, _CHANNELS = 8, 24
+LATER = 20
+"""Positions by which words are moved to show what a scheme says of a place, not of a distance."""
 
 
 class ShowPositionsRequest(Config):
@@ -180,17 +182,19 @@ def _numbered(bias: Any) -> Any:
 
 
 class ShuffledRequest(Config):
-    """Words, and the same words in another order."""
+    """Words, the same words in another order, and the scheme that gives their positions."""
 
     text: Annotated[str, Field(max_length=200)] = "dog bites man"
     order: Literal["reversed", "shuffled"] = "reversed"
+    scheme: Scheme = "sinusoidal"
 
 
 @call(ShuffledRequest)
 def shuffled(request: ShuffledRequest, workspace: Workspace) -> dict[str, Any]:
     """Return what self-attention makes of words in two orders, without and with positions.
 
-    The layer has random weights: what it shows holds for all weights.
+    With positions, the words in the first order also stand farther back in a text. The layer and
+    what a scheme learns have random weights: what they show holds for all weights.
     """
     words = request.text.split()
     if not 2 <= len(words) <= _MOST_WORDS:
@@ -207,24 +211,74 @@ def shuffled(request: ShuffledRequest, workspace: Workspace) -> dict[str, Any]:
     # One vector a word, so that a word that comes twice has the same.
     vectors = torch.randn((len(index), _CHANNELS), generator=weights)
     maps = torch.randn((3, _CHANNELS, _CHANNELS), generator=weights) / _CHANNELS**0.5
-    places = SinusoidalPositions(_CHANNELS)(torch.arange(len(words))[None])[0]
     first = vectors[[index[word] for word in words]]
+    modules = _random_scheme(request.scheme)
+    before = torch.arange(len(words))
+    identity = list(range(len(words)))
+    outputs = [
+        _attended(first, maps, before, {}),
+        _attended(first[order], maps, before, {}),
+        _attended(first, maps, before, modules),
+        _attended(first[order], maps, before, modules),
+        _attended(first, maps, before + LATER, modules),
+    ]
     found: dict[str, Any] = {}
-    for name, added in (("without", torch.zeros_like(places)), ("with", places)):
-        outputs = [_attended(x + added, maps) for x in (first, first[order])]
-        back = outputs[1][[order.index(i) for i in range(len(words))]]
+    for name, a, b, shown in (
+        ("without", 0, 1, order),
+        ("with", 2, 3, order),
+        ("later", 2, 4, identity),
+    ):
+        back = outputs[b][[shown.index(i) for i in identity]]
         found[name] = {
-            "first": round_digits(outputs[0]),
-            "second": round_digits(outputs[1]),
-            "difference": float((outputs[0] - back).abs().max()),
+            "first": round_digits(outputs[a]),
+            "second": round_digits(outputs[b]),
+            "difference": float((outputs[a] - back).abs().max()),
         }
-    return {"words": words, "order": order, **found}
+    return {"words": words, "order": order, "later_by": LATER, **found}
 
 
-def _attended(vectors: Tensor, maps: Tensor) -> Tensor:
-    """Return the output of one head of self-attention, given vectors [L, D] and maps [3, D, D]."""
-    query, key, value = (vectors @ each for each in maps)
-    mixed: Tensor = torch.softmax(query @ key.T / query.shape[-1] ** 0.5, dim=-1) @ value
+def _random_scheme(scheme: Scheme) -> dict[str, Any]:
+    """Return the modules of a scheme for one head: `added`, `rotary` or `bias`."""
+    weights = torch.Generator().manual_seed(2)
+    module: Any
+    if scheme == "sinusoidal":
+        return {"added": SinusoidalPositions(_CHANNELS)}
+    if scheme == "rotary":
+        return {"rotary": Rotary(_CHANNELS, RotarySpec())}
+    if scheme == "alibi":
+        return {"bias": Alibi(8)}  # whose first head has the steepest slope; that of one is flat
+    if scheme == "learned":
+        module = LearnedPositions(_CHANNELS, LATER + _MOST_WORDS)
+    elif scheme == "t5":
+        spec = T5BiasSpec()
+        module = T5Bias(1, spec.num_buckets, spec.max_distance, spec.bidirectional)
+    else:
+        module = RelativeKeys(_CHANNELS, _MOST_WORDS)
+    with torch.no_grad():
+        module.weight.copy_(torch.randn(module.weight.shape, generator=weights))
+    return {"added" if scheme == "learned" else "bias": module.requires_grad_(False)}
+
+
+def _attended(vectors: Tensor, maps: Tensor, places: Tensor, modules: dict[str, Any]) -> Tensor:
+    """Return the output of one head of self-attention.
+
+    Args:
+        vectors: [L, D] words.
+        maps: [3, D, D] of query, key and value.
+        places: [L] positions of the words.
+        modules: those of `_random_scheme`; empty without positions.
+    """
+    if "added" in modules:
+        vectors = vectors + modules["added"](places[None])[0]
+    query, key, value = ((vectors @ each)[None, None] for each in maps)
+    if "rotary" in modules:
+        query, key = (modules["rotary"](each, places[None]) for each in (query, key))
+    query = query / query.shape[-1] ** 0.5
+    scores = query @ key.mT
+    if "bias" in modules:
+        positions = Positions(places[None], places[None])
+        scores = scores + modules["bias"](query, key, positions)[:, :1]
+    mixed: Tensor = (torch.softmax(scores, dim=-1) @ value)[0, 0]
     return mixed
 
 

@@ -25,19 +25,19 @@ POINTS = 400
 MOST_RUNS, MOST_FIGURES = 12, 8
 LINES, LINE_LENGTH = 5, 400
 _CONTINUATION = 40
-OVERVIEW = (
-    "model.encoder_layers",
-    "model.decoder_layers",
-    "model.width",
-    "model.num_heads",
-    "model.dropout",
-    "data.batch_tokens",
-    "optimizer.kind",
-    "schedule.kind",
-    "schedule.warmup_steps",
-    "schedule.peak_learning_rate",
-)
-"""Settings that are shown of a run by itself."""
+OVERVIEW = {
+    "width": "model.width",
+    "heads": "model.num_heads",
+    "learning rate": "schedule.peak_learning_rate",
+    "tokens a step": "data.batch_tokens",
+}
+"""Settings in the table of all runs, by their names there."""
+STACKS = {
+    "causal_lm": ("decoder",),
+    "masked_lm": ("encoder",),
+    "translation": ("encoder", "decoder"),
+}
+"""Stacks of the models of a task; the settings file has defaults for those that it lacks, too."""
 SET_BY_SCHEDULE = frozenset({"lr", "epoch", "total_tokens", "seconds"})
 """Figures without noise, which are not smoothed."""
 LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity", "bits_per_token", "ter"})
@@ -92,11 +92,12 @@ class SamplesRequest(RunsRequest):
 
 @call(RunsRequest)
 def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the progress of each run, the names of metrics, and the settings that differ."""
+    """Return the state of every run; of those asked for the metrics and differing settings."""
     logs = {name: workspace.log(name) for name in request.runs}
+    places = [place for place in workspace.places.values() if place.log is not None]
     figures = dict.fromkeys(f for log in logs.values() for fs in log.figures().values() for f in fs)
     return {
-        "runs": [_state(workspace.place(name), log) for name, log in logs.items()],
+        "runs": [_state(place, workspace.log(place.name)) for place in places],
         "figures": list(figures),
         "differences": _differences(logs),
     }
@@ -191,6 +192,7 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
 def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
     state, settings = log.state(), log.settings() if log.has_settings else None
     newest = state.validations[-1] if state.validations else {}
+    score = _deciding({place.name: log}, [name for name in newest if name not in ("event", "step")])
     now = time.time()
     training = state.is_training(now) and not place.is_at_hand
     quiet = None if state.written is None else max(0.0, now - state.written)
@@ -207,7 +209,8 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "begun": settings is not None and settings.init is not None,
         "settings": {} if settings is None else _overview(settings),
         "parameters": (state.summary or {}).get("parameters"),
-        "newest": {k: v for k, v in newest.items() if k != "event"},
+        "score": {"name": score, "value": newest[score]} if score else None,
+        "validations": len(state.validations),
         "samples": len(state.samples),
         **_totals(state),
     }
@@ -216,12 +219,12 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
 def _overview(settings: RunSettings) -> dict[str, Any]:
     """Return the settings of `OVERVIEW`; a run begun from another model names no sizes."""
     every = flat(settings.plain())
-    begun = settings.init is not None
-    return {
-        key: every[key]
-        for key in OVERVIEW
-        if every.get(key) is not None and not (begun and key.startswith("model."))
-    }
+    if settings.init is not None:
+        every = {key: value for key, value in every.items() if not key.startswith("model.")}
+    layers = [every.get(f"model.{stack}_layers") for stack in STACKS.get(settings.task, ())]
+    blocks = " + ".join(str(count) for count in layers if count is not None)
+    named = {"blocks": blocks or None} | {name: every.get(key) for name, key in OVERVIEW.items()}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _totals(state: RunState) -> dict[str, Any]:
@@ -313,12 +316,16 @@ def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
 
 
 def _setting(value: Any) -> str:
-    if (
-        isinstance(value, list | tuple) and value and isinstance(value[0], dict)
-    ):  # the corpora of a run
-        names = [str(part) for each in value for part in each.values() if isinstance(part, str)]
-        return ", ".join(Path(name).name for name in names)[:200]
-    return "–" if value is None else str(value)[:200]
+    """Return a setting in words: of corpora and of models their names."""
+    if isinstance(value, list | tuple):
+        parts = [
+            part for each in value for part in (each.values() if isinstance(each, dict) else [each])
+        ]
+        names = dict.fromkeys(_setting(part) for part in parts if part not in ("", None))
+        return ", ".join(names)[:200] or "none"
+    if isinstance(value, str) and "/" in value:
+        return Path(value).name
+    return "–" if value in ("", None) else str(value)[:200]
 
 
 def _write(place: WorkspaceDirectory, lines: list[str]) -> list[str]:

@@ -55,7 +55,7 @@ const isFigure = (cell) => !(cell instanceof Node) && /^[−\d–]/.test(String(
 export function table(caption, columns, rows, options = {}) {
   const cells = (row) =>
     row.map((cell, i) =>
-      i === 0 ? h("th", { scope: "row" }, String(cell))
+      i === 0 ? h("th", { scope: "row" }, cell instanceof Node ? cell : String(cell))
         : h("td", { class: isFigure(cell) && !options.words ? null : "words" }, cell instanceof Node ? cell : String(cell)));
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: options.class ?? "figures" },

@@ -15,39 +15,58 @@ export function duration(seconds) {
 const tokens = (count) => (count === null || count === undefined ? "–" : engineering(count));
 const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second", tokens: "tokens of an update", total_tokens: "tokens so far", seconds: "seconds so far" };
 export const figureName = (name) => NAMES[name] ?? name.replaceAll("_", " ");
-const ENDS = [[/^max_steps = (\d+) reached/, "steps"], [/^max_epochs = (\d+) reached/, "passes over the data"], [/^max_minutes = (\d+) reached/, "minutes"]];
-
-/** Why a run ended, from the words of its record. */
-function endOf(reason) {
-  const [limit, unit] = ENDS.find(([form]) => form.test(reason)) ?? [];
-  return limit ? `complete: ${number(Number(limit.exec(reason)[1]))} ${unit}` : reason;
-}
-
-/** The settings of a run by itself; of several those are shown in which they differ. */
-function settingsOf(runs) {
-  const { settings = {}, parameters, task } = runs.length === 1 ? runs[0] : {};
-  const of = (key) => settings[key];
-  const blocks = { causal_lm: ["decoder"], masked_lm: ["encoder"], translation: ["encoder", "decoder"] }[task] ?? [];
-  const rows = [["parameters", parameters && tokens(parameters)],
-    ["blocks", blocks.map((part) => of(`model.${part}_layers`) ?? "").join(" + ").trim() || null],
-    ["width", of("model.width")], ["heads", of("model.num_heads")], ["dropout", of("model.dropout")], ["learning rate", of("schedule.peak_learning_rate")],
-    ["schedule", of("schedule.kind")?.replaceAll("_", " ")], ["warm-up, steps", of("schedule.warmup_steps")], ["optimizer", of("optimizer.kind")], ["tokens a step", of("data.batch_tokens")]]
-    .filter(([, value]) => value !== null && value !== undefined && value !== "+");
-  return rows.length ? table("Settings of the run", rows.map(([name]) => name), [rows.map(([, value]) => (typeof value === "number" ? number(value) : value))]) : "";
-}
+// A limit that was reached stands in the columns of steps and time.
+const endOf = (reason) => (/^max_\w+ = [\d.]+ reached/.test(reason) ? "complete" : reason);
 
 const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(value, 3)}`);
 
 function stateOf(run) {
   if (run.training) return run.left > 0 ? `in training, about ${duration(run.left)} left` : "in training";
-  if (run.done) return run.begun ? `${endOf(run.done)}, begun from another model's weights` : endOf(run.done);
+  if (run.done) return run.begun ? `${endOf(run.done)}, begun from a model` : endOf(run.done);
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 
-/** The scores of the newest validation, one below the other; bits are the loss in another unit. */
-function newest(run) {
-  const scores = Object.entries(run.newest).filter(([name]) => !["step", "bits_per_token"].includes(name));
-  return scores.length ? h("span", { class: "stacked" }, scores.map(([name, value]) => h("span", {}, `${figureName(name)} ${number(value)}`))) : "–";
+const settings = (name) => [name, (run) => run.settings[name]];
+
+/** Columns of the table of all runs: what is told of a run, for the order, and how it is written. */
+const columnsOf = (runs) => [
+  ["state", stateOf],
+  ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
+  ["newest validation", (run) => run.score?.value, (value, run) => `${figureName(run.score.name)} ${number(value)}`],
+  ["time", (run) => run.seconds, duration],
+  ["tokens a second", (run) => (run.seconds > 0 ? run.total_tokens / run.seconds : null), (value) => number(value, 3)],
+  ["parameters", (run) => run.parameters, tokens],
+  ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
+].filter(([, of]) => runs.some((run) => (of(run) ?? null) !== null));
+
+/** Whether one value comes before another; runs without the value come last, whichever way. */
+function compared(one, other, down) {
+  if (one === null || other === null) return Number(one === null) - Number(other === null);
+  const order = typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+  return down ? -order : order;
+}
+
+/** All runs, one a row: a heading puts them in order, a tick shows the curves of a run. */
+function tableOfRuns(state, runs) {
+  const columns = [["run", (run) => run.name], ...columnsOf(runs)];
+  const { sort, runs: chosen } = state.values;
+  const [by, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
+  const value = (columns.find(([name]) => name === by) ?? [])[1];
+  const rows = value ? [...runs].sort((a, b) => compared(value(a) ?? null, value(b) ?? null, down)) : runs;
+  const tick = (run) => {
+    const box = h("input", { type: "checkbox", "data-run": run.name });
+    box.checked = chosen.includes(run.name);
+    box.addEventListener("change", () => state.set({ runs: box.checked ? [...chosen, run.name] : chosen.filter((name) => name !== run.name) }, { step: true }));
+    return h("label", { class: "check" }, box, h("span", {}, run.name));
+  };
+  const write = (run) => ([, of, words = (each) => (typeof each === "number" ? number(each) : String(each).replaceAll("_", " "))]) => ((of(run) ?? null) === null ? "–" : words(of(run), run));
+  const made = table("State of the runs", columns.map(([name]) => name), rows.map((run) => [tick(run), ...columns.slice(1).map(write(run))]));
+  [...made.querySelectorAll("thead th")].forEach((heading, i) => {
+    const [name] = columns[i];
+    heading.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
+    heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, name));
+  });
+  return made;
 }
 
 export function comparison(state) {
@@ -82,15 +101,23 @@ export function comparison(state) {
         ...(run.reached ? [number(run.reached.step), duration(run.reached.seconds), tokens(run.reached.total_tokens)] : ["not reached", "–", "–"])])));
   });
 
+  let runs = [];
+  /** Put the table anew in its place; a heading or a tick that had the focus has it again. */
+  function order() {
+    const focused = standing.contains(document.activeElement) ? document.activeElement : null;
+    const at = [...standing.querySelectorAll("thead button")].indexOf(focused);
+    standing.replaceChildren(tableOfRuns(state, runs));
+    if (focused) standing.querySelector(at < 0 ? `[data-run="${CSS.escape(focused.dataset.run)}"]` : `th:nth-child(${at + 1}) button`)?.focus({ preventScroll: true });
+  }
+
   return {
-    element, ask,
+    element, ask, order,
     /** Show how far the runs are. */
     show(found) {
-      element.hidden = !found.runs.length;
-      scored.hidden = found.runs.length < 2; // a run alone is compared with none
-      standing.replaceChildren(table("State of the runs", ["run", "state", "step", "time", "target tokens", "tokens a second", "newest validation"], found.runs.map((run) => [
-        run.name, stateOf(run), `${number(run.step)}${run.max_steps && run.max_steps !== run.step ? ` of ${number(run.max_steps)}` : ""}`, duration(run.seconds), tokens(run.total_tokens), run.seconds > 0 ? number(run.total_tokens / run.seconds, 3) : "–", newest(run)])), settingsOf(found.runs));
-      differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
+      runs = found.runs;
+      scored.hidden = state.values.runs.length < 2; // a run alone is compared with none
+      order();
+      differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...state.values.runs.filter((name) => Object.keys(runs.find((run) => run.name === name)?.settings ?? {}).length)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
     },
   };
 }

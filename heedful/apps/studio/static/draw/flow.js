@@ -5,16 +5,16 @@ import { number, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 import { shownPiece } from "./links.js";
 
-const BOX = { height: 27, gap: 12, stream: 172, between: 24, side: 8 }; // so low that a block fits a screen
-const USUAL = 0.94; // of the lengths are within the scale
-const BAR = { step: 5, most: 40, least: 2 }; // pixels of a token, bars of a box, pixels of the narrowest
+const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25 }; // so low that a block fits a screen
+const BAR = { step: 6, most: 40, least: 2, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
+const SIGN = { words: 4, step: 13, height: 15 };
 
-/** The shape for a small box: without the batch of one. */
-export const shortShape = (shape) => shape.slice(1).join(" × ");
+/** Whether a piece is no word: an end, another special token, or a full stop. Models keep huge vectors there. */
+export const isMark = (piece) => /^(<.*>|\[.*\])$/u.test(piece) || !/[\p{L}\p{N}]/u.test(piece);
 
 /**
  * Draw a block.
- * @param picture {parts, names: by key, chosen: a key, choose: called with a key, describe}
+ * @param picture {parts, names and says: by key, bands: place → {title, mixes}, chosen: a key, choose: called with a key, word: a token's index, describe}
  */
 export function flowPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
@@ -29,8 +29,8 @@ function beside(part, before) {
   return part.role === "sum" || both || (part.role === "memory" && before.role === "norm" && !before.on_stream);
 }
 
-/** Rows, and columns of the branch from 0; −1 is the stream's. */
-function arranged(parts) {
+/** Rows, and columns of the branch from 0; −1 is the stream's. A band's title takes a row's free right side, or room of its own. */
+function arranged(parts, titles) {
   const columns = parts.some((part) => part.role === "bias") ? 4 : 3;
   const last = columns - 1;
   const spans = {
@@ -38,46 +38,61 @@ function arranged(parts) {
     scores: [0, last - 1], weights: [0, last - 1], memory: [last - 1, last],
   };
   const places = new Map();
-  let row = -1;
+  const bands = new Map();
+  const step = BOX.height + BOX.gap;
+  let y = 4 - step;
   parts.forEach((part, i) => {
-    if (!beside(part, parts[i - 1])) row += 1;
+    if (!beside(part, parts[i - 1])) y += step;
+    if (!part.on_stream && titles.has(part.place)) {
+      if (!bands.has(part.place)) {
+        if (!parts[i - 1]?.on_stream || parts[i - 1].role === "sum") y += BOX.head;
+        bands.set(part.place, { from: y - BOX.head - BOX.gap / 2, ...titles.get(part.place) });
+      }
+      bands.get(part.place).to = y + BOX.height + 4;
+    }
     const narrow = part.role === "norm" && part.place === "cross"; // the memory stands beside it
     const [from, to] = part.on_stream ? [-1, -1] : spans[part.role] ?? [0, narrow ? last - 2 : last];
-    places.set(part.key, { row, from, to });
+    places.set(part.key, { y, from, to });
   });
-  return { places, columns, rows: row + 1 };
+  return { places, columns, bands: [...bands.values()], height: y + BOX.height + 6 };
 }
 
-function draw(host, { parts, names, chosen, choose, describe }) {
-  const { places, columns, rows } = arranged(parts);
+function draw(host, { parts, names, says, bands: titles, chosen, choose, word, describe }) {
+  const { places, columns, bands, height } = arranged(parts, titles);
   const width = Math.min(720, Math.max(300, host.clientWidth));
   const stream = Math.min(BOX.stream, width / 3.4);
   const left = stream + BOX.between;
-  const each = (width - left - 3 - BOX.side * (columns - 1)) / columns;
-  const step = BOX.height + BOX.gap;
-  const height = rows * step - BOX.gap + 8;
+  const each = (width - left - 8 - BOX.side * (columns - 1)) / columns;
   const box = (key) => {
-    const { row, from, to } = places.get(key);
+    const { y, from, to } = places.get(key);
     const x = from < 0 ? 3 : left + from * (each + BOX.side);
     const wide = from < 0 ? stream : (to - from + 1) * each + (to - from) * BOX.side;
-    return { x, y: 4 + row * step, width: wide, height: BOX.height, middle: x + wide / 2, stream: from < 0 };
+    return { x, y, width: wide, height: BOX.height, middle: x + wide / 2, stream: from < 0 };
   };
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": describe });
   svg.append(s("defs", {}, s("marker", { id: "flow-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "tip", d: "M0 0L8 4L0 8z" }))));
+  for (const { from, to, title, mixes } of bands) {
+    svg.append(s("rect", { class: "band", x: left - 7, y: from, width: width - left + 6, height: to - from, rx: 9 }),
+      s("text", { class: "band-title", x: left + 2, y: from + 18 }, title));
+    if (width - left > 300) svg.append(...sign(width - 14 - SIGN.step * (SIGN.words - 1), from + 6, mixes));
+  }
   for (const part of parts) {
     for (const key of part.reads) {
       const [from, to] = [box(key), box(part.key)];
       svg.append(s("path", { class: from.stream && to.stream ? "flow stream" : "flow", d: wire(from, to), "marker-end": "url(#flow-tip)", "data-from": key, "data-to": part.key }));
     }
   }
-  // One scale, so that a sum and its parts compare; few tokens, such as an end, are many times as long.
-  const lengths = parts.filter(hasBars).flatMap((part) => part.sizes).sort((a, b) => a - b);
-  const longest = lengths[Math.floor(USUAL * (lengths.length - 1))];
+  if (width > 560) svg.append(...streamNote(parts.filter((part) => part.on_stream).map(({ key }) => box(key))));
+  // One scale, that of the words, so that a sum and its parts compare.
+  const sizes = parts.filter(hasBars).flatMap((part) => part.sizes.map((size, i) => [size, isMark(part.tokens[i])]));
+  const longest = sizes.reduce((most, [size, mark]) => (mark && sizes.some((other) => !other[1]) ? most : Math.max(most, size)), 1e-9);
+  const own = parts[0].tokens.join();
   const drawn = parts.map((part) => {
     const place = box(part.key);
-    const element = node(part, place, names.get(part.key), part.key === chosen, choose);
-    if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest));
+    const followed = part.tokens.join() === own ? word : -1;
+    const element = node(part, place, { name: names.get(part.key), says: says.get(part.key) ?? "", chosen: part.key === chosen, choose, word: followed });
+    if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest, followed));
     return element;
   });
   for (const [index, element] of drawn.entries()) {
@@ -108,31 +123,51 @@ function wire(from, to) {
 /** Whether a tensor is one vector for each token, few enough for a bar each. */
 const hasBars = ({ sizes, shape }) => sizes !== null && shape.length === 3 && sizes.length <= BAR.most;
 
-/** The lengths of the tokens' vectors, a bar each, before the number at the right end. */
-function bars({ sizes, tokens }, { x, y, width, height }, name, longest) {
-  const right = x + width - 40;
-  const step = Math.min(BAR.step, (right - x - 7.2 * name.length - 22) / sizes.length);
-  if (step < BAR.least) return [];
-  return sizes.map((size, i) => s("path", { class: "bar", "stroke-width": step - 1, d: `M${right - (sizes.length - i - 0.5) * step} ${y + height - 4}v${-Math.max(0.5, ((height - 9) * Math.min(1.3, size / longest)))}` },
-    s("title", {}, `${shownPiece(tokens[i])}: length ${number(size, 3)}`)));
+/** What the stream is, where its line is long enough to stand beside. */
+function streamNote(boxes) {
+  const below = boxes.findIndex((each, i) => i && each.y - boxes[i - 1].y > 4 * (BOX.height + BOX.gap));
+  if (below < 0) return [];
+  const middle = (boxes[below - 1].y + BOX.height + boxes[below].y) / 2;
+  return ["the stream:", "a vector for each", "word, which runs", "past the parts"].map((line, i) =>
+    s("text", { class: `stream-note${i ? "" : " first"}`, x: boxes[0].middle + 12, y: middle + 16 * (i - 1) }, line));
 }
 
-function node(part, { x, y, width, height }, name, chosen, choose) {
+/** Words that are joined with one another, or each with itself alone. */
+function sign(x, y, mixes) {
+  const at = Array.from({ length: SIGN.words }, (_, i) => x + i * SIGN.step);
+  return [...at.flatMap((from, i) => at.filter((_, j) => mixes || i === j).map((to) => s("path", { class: "band-sign", d: `M${from} ${y}L${to} ${y + SIGN.height}` }))),
+    ...at.flatMap((middle) => [y, y + SIGN.height].map((cy) => s("circle", { class: "band-dot", cx: middle, cy, r: 2.2 })))];
+}
+
+/** The lengths of the tokens' vectors, a bar each, before the number at the right end: words first, then marks, which are broken where they are longer. */
+function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word) {
+  const right = x + width - 42;
+  const step = Math.min(BAR.step, (right - x - 8.3 * name.length - 18 - BAR.apart) / sizes.length);
+  if (step < BAR.least) return [];
+  const order = sizes.map((_, i) => i).sort((a, b) => isMark(tokens[a]) - isMark(tokens[b]) || a - b);
+  return order.map((i, place) => {
+    const mark = isMark(tokens[i]);
+    const middle = right - (sizes.length - place - 0.5) * step - (mark ? 0 : BAR.apart);
+    const long = Math.max(0.5, (height - 8) * Math.min(1, sizes[i] / longest));
+    const rise = sizes[i] > longest ? `v${-0.5 * long}m0 -3v${3 - 0.5 * long}` : `v${-long}`;
+    return s("path", { class: `bar${mark ? " apart" : ""}${i === word ? " followed" : ""}`, "stroke-width": step - 1, d: `M${middle} ${y + height - 4}${rise}` },
+      s("title", {}, `${shownPiece(tokens[i])}: length ${number(sizes[i], 3)}`));
+  });
+}
+
+function node(part, { x, y, width, height }, { name, says, chosen, choose, word }) {
   const [size, most] = [part.figures["mean length"], part.figures["mean of the largest"]];
   const figure = size !== undefined ? `length ${number(size, 3)}` : most !== undefined ? `largest weight ${number(most, 2)}` : null;
-  const shape = shortShape(part.shape);
-  // Three boxes share a row: their shapes say more than their lengths.
-  const value = PROJECTED.has(part.role) ? "" : size !== undefined ? number(size, 3) : most === undefined ? "" : `largest ${number(most, 2)}`;
-  const end = x + width - 8;
-  const room = width - 7.4 * name.length - 6.1 * shape.length - 22;
-  const both = room - 7 * value.length > (hasBars(part) ? part.sizes.length * BAR.step : 0); // else the shape is in the label alone
+  const drawn = hasBars(part);
+  const value = drawn && word >= 0 ? number(part.sizes[word], 3) : "";
+  const room = width - 7.6 * name.length - 18 - (drawn ? part.sizes.length * BAR.step + BAR.apart + 46 : 0);
   const fits = width - 7.8 * name.length - 7 * value.length > 20;
-  const label = `${name}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
+  const label = `${name}${says ? `, ${says}` : ""}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },
     s("rect", { x, y, width, height, rx: 7 }),
     s("title", {}, label),
-    s("text", { class: "name", x: x + 9, y: y + height / 2 + 4.5 }, name, both ? s("tspan", { class: "size", dx: 7 }, shape) : null),
-    fits ? s("text", { class: "value", x: end, y: y + height / 2 + 4.5, "text-anchor": "end" }, value) : null);
+    s("text", { class: "name", x: x + 9, y: y + height / 2 + 4.5 }, name, says && 5.7 * says.length < room ? s("tspan", { class: "size", dx: 7 }, says) : null),
+    fits ? s("text", { class: "value", x: x + width - 8, y: y + height / 2 + 4.5, "text-anchor": "end" }, value) : null);
   const press = () => choose(part.key);
   group.addEventListener("click", press);
   group.addEventListener("keydown", (event) => {

@@ -113,8 +113,11 @@ function drawNames(into, { all, x, y, right, top, bottom, chart, ends }) {
   into.selectAll("text.end").data(names).join("text").attr("class", "tick end").attr("x", right + 6).attr("y", (each) => each.y + 4)
     .style("fill", (each) => each.fill).text((each) => each.name);
   const marks = chart.mark ? [chart.mark] : [];
+  const past = (at) => 2 * x.scale(at) > x.scale.range()[0] + x.scale.range()[1];
   into.selectAll("line").data(marks).join("line").attr("class", "roll-from").attr("x1", ([at]) => x.scale(at)).attr("x2", ([at]) => x.scale(at)).attr("y1", top).attr("y2", bottom);
-  into.selectAll("text.marked").data(marks).join("text").attr("class", "tick marked").attr("x", ([at]) => x.scale(at) + 6).attr("y", bottom - 8).text(([, words]) => words);
+  into.selectAll("text.marked").data(marks).join("text").attr("class", "tick marked")
+    // Beyond the middle the words stand left of their line, so that none leave the drawing.
+    .attr("text-anchor", ([at]) => (past(at) ? "end" : "start")).attr("x", ([at]) => x.scale(at) + (past(at) ? -6 : 6)).attr("y", bottom - 8).text(([, words]) => words);
 }
 
 /** The names of series beside a piece of their lines; nothing for one alone. */

@@ -4,6 +4,7 @@
 
 import { number, s } from "../dom.js";
 import { shownPiece, spokenPiece } from "./links.js";
+import { fly, marks } from "./way_flights.js";
 import { wayNumbers } from "./way_numbers.js";
 import { PARTS } from "./way_parts.js";
 
@@ -74,8 +75,12 @@ export function drawWay(host, found, view) {
   const step = (width - left - 4) / columns;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
   const svg = s("svg", { class: step < 42 ? "narrow" : null, width, role: "group", "aria-label": describe(found, view) });
-  const before = host.way?.found === found && host.way.width === width ? host.way.parts : new Map();
-  const moves = matchMedia("(prefers-reduced-motion: reduce)").matches ? () => {} : move;
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const last = host.way?.found === found && host.way.width === width ? host.way : null;
+  const before = last?.parts ?? new Map();
+  const flies = last && !still && (view.stop > last.stop || (view.stop === last.stop && view.query !== last.query));
+  const stood = flies ? marks(before) : null;
+  const moves = still ? () => {} : move;
   const parts = new Map();
   const layer = s("g", {});
   let y = 2;
@@ -96,13 +101,15 @@ export function drawWay(host, found, view) {
   }
   // The text has no columns yet: the mark begins below it.
   const top = parts.get(names[0]).height + GAP / 2;
-  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: top, width: step, height: y - GAP - top })] : [];
+  const end = parts.get("writing")?.y ?? y - GAP; // what is written has columns of its own
+  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: top, width: step, height: end - top })] : [];
   svg.append(...marked, layer);
   svg.setAttribute("height", y - GAP + 4);
-  host.way = { found, width, parts };
+  host.way = { found, width, parts, stop: view.stop, query: view.query };
   const focused = host.contains(document.activeElement) ? document.activeElement : null;
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
+  if (flies) fly(svg, STOPS[view.stop].name, found, view.query, stood, marks(parts));
   // On a narrow screen the word that comes out would lie beyond the edge.
   if (STOPS[view.stop].part === "writing") host.scrollLeft = (width + left - host.clientWidth) / 2;
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));

@@ -11,6 +11,7 @@ const ROW = 22; // of a matrix, at most
 
 const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
+const hundredths = (weight) => number(Number(weight.toFixed(2))); // wider ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
 
 /** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
@@ -28,15 +29,15 @@ function scaleOf([low, high], colour, place, y, words = "") {
 
 const legend = (most, place, y) => scaleOf([-most, most], (value) => diverging(value / most), place, y, ", on one scale");
 
-/** A row of vectors: a column of coloured cells for each. */
-function vectors(rows, { middle, cell }, { y = 0, height, most = largest(rows) }) {
-  return rows.flatMap((row, i) => row.map((value, j) => s("rect", {
+/** A row of vectors: a column of coloured cells for each, marked by what it is and its place. */
+function vectors(role, rows, { middle, cell }, { y = 0, height, most = largest(rows) }) {
+  return rows.map((row, i) => s("g", { "data-at": `${role}:${i}` }, row.map((value, j) => s("rect", {
     x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: height / row.length + 0.4, fill: css(diverging(value / most)),
-  })));
+  }))));
 }
 
-function folded(own, name, values, place) {
-  own.append(title(name, 10), ...vectors(values, place, { height: STRIP }));
+function folded(own, name, role, values, place) {
+  own.append(title(name, 10), ...vectors(role, values, place, { height: STRIP }));
   return STRIP;
 }
 
@@ -76,11 +77,11 @@ function pieces(found, view, { middle, step }, y) {
 }
 
 /** A matrix of queries and keys, whose columns stand under the pieces. */
-function matrix(own, found, view, place, values, colour, caption, ends) {
+function matrix(own, found, view, place, { role, values, colour, caption, ends }) {
   const fill = (value) => (value === null ? null : css(colour(value)));
   if (!view.open) {
     own.append(title(caption, 10), ...values[view.query].map((value, j) => s("rect", {
-      class: value === null ? "way-hidden" : null, x: place.middle(j) - place.cell / 2, y: 0, width: place.cell, height: STRIP, fill: fill(value) })));
+      class: value === null ? "way-hidden" : null, x: place.middle(j) - place.cell / 2, y: 0, width: place.cell, height: STRIP, fill: fill(value), "data-at": `${role}:${view.query}:${j}` })));
     return STRIP;
   }
   const tall = Math.min(ROW, 270 / values.length);
@@ -88,7 +89,7 @@ function matrix(own, found, view, place, values, colour, caption, ends) {
   values.forEach((row, i) => {
     const name = spokenPiece(found.pieces[i]);
     const line = s("g", { class: "way-row" }, s("text", { class: "way-name", x: place.left - 8, y: top + i * tall + tall * 0.7, "text-anchor": "end" }, cut(name, place.left < 100 ? 8 : 14)),
-      ...row.map((value, j) => s("rect", { class: value === null ? "way-hidden" : null, x: place.left + j * place.step + 1, y: top + i * tall, width: place.step - 2, height: tall - 1.5, rx: 2, fill: fill(value), "data-cell": `${i},${j}` },
+      ...row.map((value, j) => s("rect", { class: value === null ? "way-hidden" : null, x: place.left + j * place.step + 1, y: top + i * tall, width: place.step - 2, height: tall - 1.5, rx: 2, fill: fill(value), "data-at": `${role}:${i}:${j}` },
         s("title", {}, `${name} → ${spokenPiece(found.pieces[j])}: ${value === null ? "hidden" : number(value, 3)}`))));
     line.addEventListener("click", () => view.choose(i));
     own.append(line);
@@ -96,7 +97,7 @@ function matrix(own, found, view, place, values, colour, caption, ends) {
   const numbers = values[view.query].map((value, j) => {
     const y = top + view.query * tall + tall * 0.72;
     const text = value === null ? "–" : number(value, 2);
-    return s("text", { class: "way-value", x: place.middle(j), y, style: { fill: value === null ? "var(--soft)" : ink(colour(value)) } }, text);
+    return s("text", { class: "way-value", x: place.middle(j), y, "data-at": `${role} in words:${j}`, "data-with": `${role}:${view.query}:${j}`, style: { fill: value === null ? "var(--soft)" : ink(colour(value)) } }, text);
   });
   const bottom = top + tall * values.length;
   own.append(...scaleOf(ends, colour, place, bottom + 6), ...pieces(found, view, place, 0), s("rect", { class: "way-mark", x: place.left, y: top - 1 + view.query * tall, width: place.step * found.pieces.length, height: tall, rx: 3 }), ...numbers);
@@ -125,7 +126,7 @@ function lookBack(own, { read, cross }, place, at, y) {
   own.append(title(place.left < 100 ? "Self" : "Self-attention", top + 17), ...shown.flatMap((piece, i) => [
     carried({ middle }, i, at, [top, y], cross.back[first + i]), box(i, "way-frame"),
     s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), top, place.step - 5)),
-    s("text", { class: "way-value", x: middle(i), y: top + 40 }, number(cross.back[first + i], 2))]),
+    s("text", { class: "way-value", x: middle(i), y: top + 40 }, hundredths(cross.back[first + i]))]),
   ...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming")),
   s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: top + 40 }, "hidden: to come"));
   return 90;
@@ -149,19 +150,19 @@ export const PARTS = {
   },
   pieces(own, found, view, place) {
     own.append(title("Pieces", 17), ...pieces(found, view, place, 0));
-    if (view.open) own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44 }, String(id))));
+    if (view.open) own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))));
     return view.open ? 52 : 26;
   },
   embedding(own, found, { open }, place) {
-    if (!open) return folded(own, "Embedding", found.embedding, place);
-    const rows = [["Token", found.tokens], ["+ position", found.positions], ["= input", found.embedding]].filter(([, values]) => values);
-    const most = largest(...rows.map(([, values]) => values));
-    rows.forEach(([name, values], i) => own.append(title(name, i * 108 + 50), ...vectors(values, place, { y: i * 108, height: VECTOR, most })));
+    if (!open) return folded(own, "Embedding", "input", found.embedding, place);
+    const rows = [["Token", "token", found.tokens], ["+ position", "position", found.positions], ["= input", "input", found.embedding]].filter(([, , values]) => values);
+    const most = largest(...rows.map(([, , values]) => values));
+    rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
     own.append(...legend(most, place, rows.length * 108));
     return rows.length * 108 + 12;
   },
   blocks(own, found, view, place) {
-    if (!view.open) return folded(own, `Block ${found.layer + 1}`, found.attention_output, place);
+    if (!view.open) return folded(own, `Block ${found.layer + 1}`, `after${found.layer}`, found.attention_output, place);
     const tall = Math.min(64, 320 / found.layers);
     const spoken = tall > 48 ? 20 : 0; // room for the words of a block
     const sizes = found.after.flat(2).map(Math.abs).sort((a, b) => a - b);
@@ -174,7 +175,7 @@ export const PARTS = {
       const group = s("g", { class: "way-block", role: "button", tabindex: is ? "0" : "-1", "aria-pressed": String(is), "aria-label": `Open block ${i + 1}`, "data-block": i },
         s("rect", { class: `way-frame${is ? " open" : ""}`, x: place.left, y, width: right, height: tall, rx: 8 }),
         spoken ? s("text", { class: "way-name", x: place.left + right / 2, y: y + 15, "text-anchor": "middle" }, words) : null,
-        ...vectors(found.after[i], place, { y: y + spoken + 3, height: tall - spoken - 7, most }));
+        ...vectors(`after${i}`, found.after[i], place, { y: y + spoken + 3, height: tall - spoken - 7, most }));
       own.append(title(`Block ${i + 1}`, y + tall / 2 + 4), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
       if (i) own.append(...found.pieces.map((_, j) => s("path", { class: "way-flow", d: `M${place.middle(j)} ${y - 12}L${place.middle(j)} ${y}` })));
     }
@@ -182,42 +183,42 @@ export const PARTS = {
     return found.layers * (tall + 12) + 8;
   },
   head(own, found, { open, query }, place) {
-    if (!open) return folded(own, `Head ${found.head + 1}`, found.query, place);
+    if (!open) return folded(own, `Head ${found.head + 1}`, "query", found.query, place);
     const most = largest(found.query, found.key, found.value);
-    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(values, place, { y: i * 108, height: VECTOR, most })));
+    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
     own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
     own.append(...legend(most, place, 324));
     return 336;
   },
   scores(own, found, view, place) {
     const most = found.scores.flat().reduce((best, value) => (value === null ? best : Math.max(best, Math.abs(value))), 1e-9);
-    return matrix(own, found, view, place, found.scores, (value) => diverging(value / most), "Scores", [-most, most]);
+    return matrix(own, found, view, place, { role: "score", values: found.scores, colour: (value) => diverging(value / most), caption: "Scores", ends: [-most, most] });
   },
   weights(own, found, view, place) {
-    return matrix(own, found, view, place, found.weights, (value) => sequence(value), "Shares", [0, 1]);
+    return matrix(own, found, view, place, { role: "weight", values: found.weights, colour: sequence, caption: "Shares", ends: [0, 1] });
   },
   values(own, found, view, place) {
-    if (!view.open) return folded(own, "Values", found.context, place);
+    if (!view.open) return folded(own, "Values", "mixed", found.context, place);
     const at = place.middle(view.query);
-    own.append(...pieces(found, view, place, 0), title("Value", 75, "2"), ...vectors(found.value, place, { y: 34, height: 72 }), title("× share", 124));
+    own.append(...pieces(found, view, place, 0), title("Value", 75, "2"), ...vectors("given", found.value, place, { y: 34, height: 72 }), title("× share", 124));
     found.weights[view.query].forEach((weight, j) => own.append(carried(place, j, at, [132, 196], weight),
-      s("text", { class: "way-value", x: place.middle(j), y: 124 }, number(weight, 2))));
+      s("text", { class: "way-value", x: place.middle(j), y: 124, "data-at": `share:${j}` }, hundredths(weight))));
     const only = found.context.map((row, i) => (i === view.query ? row : []));
-    own.append(title("Mixed value", 240), ...vectors(only, place, { y: 198, height: 72 }),
-      title("All heads", 302), ...vectors(found.attention_output, place, { y: 282, height: 32 }));
+    own.append(title("Mixed value", 240), ...vectors("mixed", only, place, { y: 198, height: 72 }),
+      title("All heads", 302), ...vectors("heads", found.attention_output, place, { y: 282, height: 32 }));
     return 314;
   },
   feedforward(own, found, view, place) {
-    if (!view.open) return folded(own, "Feed-forward", found.feedforward_output, place);
+    if (!view.open) return folded(own, "Feed-forward", "added", found.feedforward_output, place);
     own.append(...pieces(found, view, place, 0));
     let y = 34;
     if (found.inner) {
-      own.append(title("Neurons", y + 70), ...vectors(found.inner, place, { y, height: 136 }), title("active", y + 150),
+      own.append(title("Neurons", y + 70), ...vectors("neurons", found.inner, place, { y, height: 136 }), title("active", y + 150),
         ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 150 }, share(value))));
       y += 160;
     }
     const most = largest(found.feedforward_output, found.output);
-    own.append(title("Added", y + 30), ...vectors(found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors(found.output, place, { y: y + 58, height: 48, most }),
+    own.append(title("Added", y + 30), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
       ...legend(most, place, y + 116));
     return y + 128;
   },
@@ -230,10 +231,10 @@ export const PARTS = {
     const weights = found.cross ? found.cross.weights : found.pieces.map((_, i) => (i === found.from ? 0.6 : 0));
     weights.forEach((weight, j) => {
       if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
-      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, number(weight, 2)));
+      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, hundredths(weight)));
     });
-    own.append(title(found.cross ? (place.left < 100 ? "Cross" : "Cross-attention") : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14 }),
-      s("text", { class: "way-next-name", x: at, y: room + 18.5 }, nextWord(found, view)));
+    own.append(title(found.cross ? (place.left < 100 ? "Cross" : "Cross-attention") : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14, "data-at": "word" }),
+      s("text", { class: "way-next-name", x: at, y: room + 18.5, "data-with": "word" }, nextWord(found, view)));
     return room + 30 + (view.name === "Output" && found.cross?.back ? lookBack(own, found, place, at, room + 28) : 0);
   },
 };

@@ -4,7 +4,7 @@ import { choice, panel } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { additionPicture, additionRows } from "../draw/addition.js";
 import { facts } from "../draw/facts.js";
-import { flowPicture } from "../draw/flow.js";
+import { flowPicture, isMark } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
@@ -18,6 +18,16 @@ const ROLES = {
   scores: "scores", weights: "weights", context: "mixed values", inner: "inner", routing: "routing", output: "output", sum: "+ sum",
 };
 const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward", final: "after the last block" };
+// In a student's words; the shapes stand beside the drawing.
+const SAYS = {
+  memory: "the source", norm: "numbers brought to one size", query: "what it seeks", key: "what it offers", value: "what it gives", bias: "by distance",
+  scores: "how well query and key match", weights: "as shares, which add up to 1", context: "the values, by these shares",
+  routing: "which experts are asked", output: "what is added to the stream",
+};
+const BANDS = {
+  self: ["Attention mixes the words", true], cross: ["Cross-attention: the source", true], feedforward: ["Feed-forward: word by word", false],
+};
+const FIRST_MEASURE = "shares";
 const MEASURES = {
   shares: ["share of the output", "How much each part brought to the vector that leaves the last block. A column adds up to 1, which is all of it; below 0, a part pulls the other way.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
@@ -27,7 +37,7 @@ const MEASURES = {
 const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: FIRST_MEASURE, ...contextDefaults(studio),
   ...opened(studio),
 });
 
@@ -50,9 +60,11 @@ export function mount({ root, side, state, studio }) {
   const whole = h("div", { class: "result" });
   const carried = h("div", { class: "result" });
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer,
-      choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })));
-  root.append(whole, section("What each sub-layer adds to the stream", carried), contexts(state, studio));
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer));
+  const blocks = folded("Through all blocks: what each sub-layer adds to the stream",
+    choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) }), carried);
+  blocks.open = state.values.measure !== FIRST_MEASURE;
+  root.append(whole, section("More of the stream", blocks, contexts(state, studio)));
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, side, state, second);
   const signal = streamed(carried, state);
@@ -105,13 +117,19 @@ function nameOf(part) {
   return ROLES[part.role];
 }
 
+/** Titles of the sub-layers: a part is a band when it is known what it does; a mixer without weights is no attention. */
+function bandsOf(parts) {
+  const attends = (place) => parts.some((part) => part.place === place && part.role === "weights");
+  return new Map(Object.entries(BANDS).map(([place, [title, mixes]]) => [place, { title: !mixes || attends(place) ? title : "Mixes the words", mixes }]));
+}
+
 function followed(host, side, state, second) {
-  const sentence = h("p", { class: "sentence" });
+  const sentence = h("p", { class: "sentence note" });
   const picture = figure("The block");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
-  const added = figure("A vector is added to a vector");
+  const added = figure("What both add");
   const words = h("div", {});
-  added.host.before(words);
+  picture.host.before(words);
   const both = h("div", {}, picture.element);
   // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
   const wide = matchMedia("(min-width: 72rem)");
@@ -134,22 +152,24 @@ function followed(host, side, state, second) {
     const norms = !found.parts.some((part) => part.role === "norm") ? "It has no norms"
       : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
+    const { tokens, shape } = found.parts[0];
+    const word = Math.min(state.values.word, tokens.length - 1);
+    const marks = [...new Set(tokens.filter(isMark))].map(shownPiece);
     picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = "Bars: the length of each token's vector, on one scale (cut at the top where one is far longer); at the right the mean. Shapes: tokens × channels, heads in front.";
+    picture.words.textContent = `Bars: the length of each word's vector, all on one scale; the number is that of “${spokenPiece(tokens[word])}”.${marks.length ? ` Pale, apart: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where a bar would be longer.` : ""}`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
-      parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
+      parts: found.parts, names, says: new Map(found.parts.map(({ key, role, shape: width }) => [key, role === "inner" ? `${number(width.at(-1))} neurons, for each word alone` : SAYS[role]])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names);
-    const { tokens, shape } = found.parts[0];
-    const word = Math.min(state.values.word, tokens.length - 1);
+    renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
     const rows = additionRows(found.parts, word);
     added.element.hidden = rows === null;
     if (rows === null) return;
-    renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
     additionPicture(added.host, rows);
-    added.words.textContent = `The first ${rows[0].values.length} of ${number(shape.at(-1))} channels of “${spokenPiece(tokens[word])}”, all on one scale.`;
+    added.element.querySelector("h3").textContent = `What is added to the vector of “${spokenPiece(tokens[word])}”`;
+    added.words.textContent = `The first ${rows[0].values.length} of ${number(shape.at(-1))} channels, all on one scale.`;
   };
 }
 

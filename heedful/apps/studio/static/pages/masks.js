@@ -3,9 +3,12 @@ import { button, panel, slider, text } from "../controls.js";
 import { figure, folded, h, number } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
+import { renewWords } from "../words.js";
+
+const ROW = 7; // the word that is followed: "it"
 
 export const defaults = () => ({
-  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16,
+  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, row: ROW,
 });
 
 const EXAMPLES = [
@@ -70,20 +73,43 @@ export async function mount({ root, side, state }) {
       others));
   root.append(pictures);
   const show = drawn(pictures, state);
-  const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
+  const ask = live(root, (signal) => {
+    const { row, ...asked } = state.values;
+    return call("masks", "draw", asked, signal);
+  }, show);
   const arrange = ({ mask, bias }) => {
     for (const each of side.querySelectorAll("[data-mask], [data-bias]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask || each.dataset.bias === bias));
     others.open ||= !EXAMPLES.some(([own]) => own === mask);
     biasControls[0].hidden = bias === "none";
     biasControls[1].hidden = bias !== "t5" && bias !== "relative_keys";
   };
-  state.watch((values) => {
+  state.watch((values, changed) => {
     arrange(values);
-    ask();
+    if (changed.every((name) => name === "row")) show();
+    else ask();
   });
   arrange(state.values);
   ask();
   await known;
+}
+
+/** A row as the sentence that its word sees: what is hidden is struck out, what has more attention is darker. */
+function sentenceOf(host, { found, names, word, choose }) {
+  const words = h("div", { class: "weighed" });
+  const told = h("p", { class: "note", "data-fact": "row" });
+  renewWords(words, { pieces: names.map(String), chosen: word, choose, label: "The word that looks" });
+  const weights = found.weights[word];
+  const most = Math.max(...weights);
+  [...words.querySelectorAll("button")].forEach((button, i) => {
+    const seen = found.visible[word][i];
+    button.classList.toggle("unseen-word", !seen);
+    button.style.setProperty("--weight", seen ? weights[i] / most : 0);
+    button.title = seen ? `${number(100 * weights[i], 3)} % of the attention` : "hidden by the mask";
+  });
+  const seen = weights.filter((_, i) => found.visible[word][i]);
+  const best = seen.every((weight) => Math.abs(weight - most) < 1e-4) ? `each gets ${number(100 * most, 3)} % of its attention` : `most of its attention is on “${names[weights.indexOf(most)]}”, ${number(100 * most, 3)} %`;
+  told.textContent = seen.length ? `“${names[word]}” may look at ${seen.length} of ${names.length} words: ${best}. Click any word.` : `“${names[word]}” sees nothing.`;
+  host.replaceChildren(words, told);
 }
 
 /** What is added to the scores: nothing or −∞ by the mask, and the bias. */
@@ -107,13 +133,20 @@ function drawn(host, state) {
   const left = figure("Weights that remain", "The attention if all words fit equally well, so that nothing else decides.");
   const sentence = h("p", { class: "sentence" });
   const numbers = h("div", {});
-  host.append(sentence, h("div", { class: "columns" }, added.element, left.element), numbers);
-  return (found) => {
+  const row = h("div", {});
+  host.append(sentence, row, h("div", { class: "columns" }, added.element, left.element), numbers);
+  let found = null;
+  return (answer = found) => {
+    found = answer;
     const length = found.visible.length;
     const hidden = found.visible.map((row) => row.map((seen) => !seen));
     const spoken = !found.segments && length <= SENTENCE.length; // then words of a sentence stand for the positions
     const names = found.positions.map((position, i) => (position < 0 ? "–" : spoken ? SENTENCE[position] : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
-    const sides = { rows: { label: "query", names }, columns: { label: "key", names } };
+    const word = Math.min(state.values.row, length - 1);
+    const choose = (to) => state.set({ row: to }, { step: true });
+    const sides = { rows: { label: "query", names }, columns: { label: "key", names }, marked: { side: "row", index: word }, choose };
+    if (spoken) sentenceOf(row, { found, names, word, choose });
+    row.hidden = !spoken;
     sentence.textContent = state.values.mask === "causal" ? `${found.sentence} ${WHY}` : found.sentence;
     numbers.replaceChildren(facts([
       ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { choice, panel, slider } from "../controls.js";
-import { figure, h, number, section } from "../dom.js";
+import { figure, folded, h, number, section } from "../dom.js";
 import { beyondChart } from "../draw/beyond.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
@@ -8,9 +8,10 @@ import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
 import { orderDefaults, wordOrder } from "../word_order.js";
 
+const FAR = { scaling: "none", trained: 64, times: 4 }; // what another choice of opens the part past the trained length
+
 export const defaults = () => ({
-  scheme: "sinusoidal", width: 64, length: 64, scaling: "none", factor: 4, heads: 8, buckets: 32,
-  max_distance: 128, model: "", table: "", trained: 64, times: 4, ...orderDefaults,
+  scheme: "sinusoidal", width: 64, length: 64, factor: 4, heads: 8, buckets: 32, max_distance: 128, model: "", table: "", ...FAR, ...orderDefaults,
 });
 
 const SCHEMES = [
@@ -48,13 +49,17 @@ export function mount({ root, side, state }) {
   };
   const body = h("div", {});
   const past = h("div", {});
+  const words = wordOrder(state);
   side.append(
-    panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField,
-      slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }),
-      ...Object.values(fields)),
-    panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
-      slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })));
-  root.append(wordOrder(state), section("How positions are given", body), section("Past the trained length", past));
+    panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, ...words.controls),
+    panel(slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }), ...Object.values(fields)));
+  const far = folded("Past the trained length: what a model has never seen", panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
+    slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })), past);
+  const openFar = () => {
+    far.open ||= Object.entries(FAR).some(([name, value]) => state.values[name] !== value);
+  };
+  openFar();
+  root.append(words.body, section("How positions are given", body, far));
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -105,6 +110,7 @@ export function mount({ root, side, state }) {
     ask();
   };
   state.watch((_, changed) => {
+    if (changed.some((name) => name in FAR)) openFar();
     if (changed.some((name) => !(name in orderDefaults))) change();
   });
   change();
@@ -151,13 +157,15 @@ function drawn(host) {
   return (found, { scheme }) => {
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
-      const row = figure("One position's vector", "Point at a row above, or go there with the arrow keys.");
-      const near = figure("How alike two positions are", "The dot product of their vectors by distance, as the mean over all pairs.");
+      const row = figure("One position's vector", "Point at a row of the table, or go there with the arrow keys.");
+      const near = figure(...(scheme === "rotary" ? ["The score of a word and the same word, by their distance", "Wherever the two stand in the text: rotated by the same angle more, they keep their score."]
+        : ["How alike two positions are, by their distance", "The dot product of their vectors, as the mean over all pairs."]));
       const angle = figure("Whatever the lengths of the vectors", "Their cosine by distance.");
       const plane = figure("Two main directions");
       // Channels come in pairs, which are two curves; vectors of one length have one curve of products and cosines.
       const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
-      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, row.element, near.element, waves ? "" : angle.element, plane.element));
+      host.replaceChildren(sentence, table.element, near.element,
+        folded("One position's vector, and all in a plane", h("div", { class: "columns" }, row.element, waves ? "" : angle.element, plane.element)));
       sentence.textContent = found.sentence;
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
@@ -196,8 +204,8 @@ function drawn(host) {
     sentence.textContent = found.sentence;
     if (found.added) {
       const lines = figure("Bias of each head, by distance", "Keys before the query are at negative distances.");
-      const map = figure("The same as colours");
-      parts.push(lines.element, map.element);
+      const map = figure("By head and distance");
+      parts.push(lines.element, folded("The same as colours", map.element));
       host.replaceChildren(...parts);
       lineChart(lines.host, {
         series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: headColour(head, found.added.length), points: found.distances.map((distance, i) => [distance, row[i]]) })),

@@ -23,7 +23,7 @@ function opening({ places }) {
 
 export const defaults = (studio) => ({
   ...opening(studio), axis: "step", smooth: 0.9, logx: false, logy: false, from: 0, to: 0,
-  score: "", target: "", sentence: -1, at: -1,
+  score: "", target: "", sentence: -1, at: -1, sort: "",
 });
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
@@ -65,12 +65,13 @@ export function mount({ root, below, side, state, studio }) {
     training.replaceChildren(...standing(found.runs));
     drawing.offered = [...USUAL.filter((name) => found.figures.includes(name)), ...found.figures.filter((name) => !USUAL.includes(name))];
     const offer = (usual) => drawing.offered.filter((name) => USUAL.includes(name) === usual).map((name) => [name, figureName(name)]);
-    drawing.states = found.runs;
+    const chosen = found.runs.filter((run) => state.values.runs.includes(run.name));
+    drawing.states = chosen;
     which.fill(offer(true));
     rare.fill(offer(false));
     rare.hidden = !offer(false).length;
     compared.show(found);
-    const now = { lines: found.runs.map((run) => [run.name, run.lines]), validations: found.runs.map((run) => run.newest), samples: found.runs.map((run) => [run.name, run.samples]) };
+    const now = Object.fromEntries(["lines", "validations", "samples"].map((part) => [part, chosen.map((run) => [run.name, run[part]])]));
     const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(before[part]);
     if (differs("lines")) drawing.ask();
     if (differs("validations")) {
@@ -90,6 +91,7 @@ export function mount({ root, below, side, state, studio }) {
     if (touches("from", "to", "logy")) drawing.draw();
     if (touches(...CURVES)) drawing.ask();
     if (touches("runs", "score", "target")) compared.ask();
+    if (touches("sort")) compared.order();
     if (touches("runs", "sentence")) history.ask();
     if (touches("runs")) worst.ask();
     if (touches("at")) history.draw();

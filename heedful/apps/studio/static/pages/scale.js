@@ -20,16 +20,21 @@ export function mount({ root, side, state }) {
   const proof = h("p", { class: "note" }, "Query and keys are drawn at random, with variance 1 in each channel. Their product adds dₖ random numbers of variance 1, so its variance is dₖ, and dividing by √dₖ makes it 1 again. In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
   root.append(one, proof, section("At every width"), many);
   const pictures = compared(one);
-  const curves = swept(many);
+  const curves = atEveryWidth(many);
   const ask = () => {
     const { width, keys, seed } = state.values;
     return { width, keys, seed };
   };
   const compare = live(one, (signal) => call("scale", "compare", ask(), signal), (found) => pictures(found, state.values));
-  const sweep = live(many, (signal) => call("scale", "sweep", { keys: ask().keys, seed: ask().seed }, signal), curves);
+  let swept = null;
+  const sweep = live(many, (signal) => call("scale", "sweep", { keys: ask().keys, seed: ask().seed }, signal), (found) => {
+    swept = found;
+    curves(found, state.values);
+  });
   state.watch((_, changed) => {
     compare();
     if (changed.some((name) => name !== "width")) sweep();
+    else if (swept) curves(swept, state.values);
   });
   compare();
   sweep();
@@ -53,13 +58,13 @@ function compared(host) {
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
         [`keys that count, of ${keys}`, number(effective, 3), `${side}-effective`],
-        ["gradient: how far a score moves the weights", number(gradient, 3), `${side}-gradient`],
+        ["size of the gradient", number(gradient, 3), `${side}-gradient`],
       ]));
     }
   };
 }
 
-function swept(host) {
+function atEveryWidth(host) {
   const pictures = {
     deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
     gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets."),
@@ -68,7 +73,7 @@ function swept(host) {
   const { entropy, ...first } = pictures;
   host.append(h("div", { class: "columns two" }, Object.values(first).map((each) => each.element)),
     folded("Entropy of the weights", entropy.element));
-  return (found) => {
+  return (found, { width: chosen }) => {
     for (const [name, { host: place, element }] of Object.entries(pictures)) {
       const title = element.querySelector("h3").textContent;
       const series = [
@@ -79,7 +84,8 @@ function swept(host) {
         series.push({ name: "all equal", colour: 2, dashed: true, points: found.widths.map((width) => [width, found.even]) });
       }
       lineChart(place, {
-        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: title, zero: true, log: name === "deviation" }, ends: true,
+        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: "", zero: true, log: name === "deviation" }, ends: true,
+        mark: [chosen, `dₖ = ${number(chosen)}`],
         describe: `${title} by the width of a head, with the scale and without.`,
       });
     }

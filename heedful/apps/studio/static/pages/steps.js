@@ -205,7 +205,7 @@ function stages(found, state) {
     [MASK]: () => [h("p", {}, found.sentence),
       ...turned({ values: found.scores, caption: "Scores" }, "→", seen, (i, j) => `“${queries[i]}” sees “${keys[j]}”: the score ${short(found.scores[i][j])} stays.`)],
     5: () => [h("p", {}, "Each score s becomes eˢ, divided by the sum of its row, so that the weights of ", query(), " add up to 1. The row's highest score is taken off first: that changes no weight, and no number grows too large."),
-      ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: e^(${short(found.scores[i][j])} − ${short(highest(found, i))}) = ${number(found.powers[i][j])}; ${number(found.powers[i][j])} ÷ ${number(total(found.powers[i]))} = ${number(found.weights[i][j])}`, "row"),
+      ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: exp(${short(found.scores[i][j])} − ${short(highest(found, i))}) = ${number(found.powers[i][j])}; ${number(found.powers[i][j])} ÷ ${number(total(found.powers[i]))} = ${number(found.weights[i][j])}`, "row"),
       sums(keys.map((_, i) => [key(i), found.visible[row][i] ? exponential(found.scores[row][i], highest(found, row), own(found.powers[row][i], i), total(found.powers[row])) : "hidden", own(found.weights[row][i], i)]))],
     6: () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
       ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],

@@ -16,6 +16,8 @@ const DRAWN = [...kinds, "vision", "records", "sounds"];
 
 const SECONDS = 6; // between two stops when the tour plays
 const FLOWS = 3; // seconds in which the flow is seen after a step
+const PACE = 0.9; // seconds between two words when the model writes by itself
+const LONGEST = 60; // pieces, where a model that finds no end is stopped; the call takes 64
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, placesOf(studio, kinds).length ? kinds : DRAWN),
@@ -51,6 +53,7 @@ export function mount({ root, side, state, studio }) {
 
   let timer = null; // while the tour plays
   let flowing = null; // while a step lets the flow be seen
+  let writing = null; // while the model writes by itself: the timer of its next word
   let found = null;
   let pictured = null; // the model's own parts
   const askFigure = live(body, (signal) => call("tour", "figure", { model: state.values.model }, signal), (answer) => {
@@ -79,6 +82,18 @@ export function mount({ root, side, state, studio }) {
       arrange();
     }, FLOWS * 1000);
   }
+  /** Write the likeliest word, and so on until the end; not at once, so that each can be seen. */
+  function write() {
+    clearTimeout(writing);
+    writing = setTimeout(() => {
+      if (!drawing.isConnected || !found) rest();
+      else state.set({ chosen: [...chosen(), found.candidates[0].id].map(String) });
+    }, PACE * 1000);
+  }
+  function rest() {
+    clearTimeout(writing);
+    writing = null;
+  }
   const shows = () => exampleHead(studio, state.values.model, "encoder");
   const chosen = () => state.values.chosen.map(Number);
   const guesses = () => found?.predicts === "hidden";
@@ -100,6 +115,8 @@ export function mount({ root, side, state, studio }) {
       head.fill(count(found.heads));
       head.querySelector("select").value = String(found.head);
     }
+    if (found?.ended || chosen().length >= LONGEST) rest();
+    else if (writing) write();
     arrange();
     show();
   });
@@ -163,14 +180,18 @@ export function mount({ root, side, state, studio }) {
       openBlock: (index) => state.set({ layer: index }, { step: true }),
     }));
     refilled(candidates, () => {
-      if (stop() === last) candidates.append(written(), probabilities());
+      if (at.part === "writing") candidates.append(written());
+      if (stop() === last) candidates.append(probabilities());
       else if (at.name === "Logits") candidates.append(logits());
     });
   }
 
   /** The words so far; a click on one goes back to it, to choose another. */
   function written() {
-    const pick = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
+    const pick = (ids) => {
+      rest();
+      state.set({ chosen: ids.map(String) }, { step: true });
+    };
     if (guesses()) {
       const word = found.candidates.find((each) => each.id === chosen()[0])?.word;
       return h("p", { class: "text", dir: "auto", id: "written" }, found.text.replace("[MASK]", word ?? "___"));
@@ -178,11 +199,18 @@ export function mount({ root, side, state, studio }) {
     const ids = chosen();
     const pieces = found.read.slice(found.read.length - ids.length + Number(found.ended));
     const before = found.read.slice(0, found.read.length - pieces.length).filter((_, i) => !(i === 0 && found.cross));
-    return h("p", { class: "row written", dir: "auto", id: "written" },
-      before.length ? h("span", { class: "note" }, before.map(shownPiece).join("").replaceAll("·", " ")) : null,
-      ids.length ? ids.map((_, i) => h("button", { type: "button", class: "quiet", title: "Go back to this word and choose another", onclick: () => pick(ids.slice(0, i)) },
-        pieces[i] === undefined ? "(the end)" : spokenPiece(pieces[i]))) : h("span", { class: "note" }, "Nothing is written yet."),
-      ids.length ? button("Take the last word back", () => pick(ids.slice(0, -1)), { quiet: true }) : null);
+    const on = () => {
+      if (writing) rest();
+      else write();
+      show();
+    };
+    return h("div", { class: "row written" },
+      h("p", { class: "row", dir: "auto", id: "written" },
+        before.length ? h("span", { class: "note" }, before.map(shownPiece).join("").replaceAll("·", " ")) : null,
+        ids.length ? ids.map((_, i) => h("button", { type: "button", class: "quiet", title: "Go back to this word and choose another", onclick: () => pick(ids.slice(0, i)) },
+          pieces[i] === undefined ? "(the end)" : spokenPiece(pieces[i]))) : h("span", { class: "note" }, "Nothing is written yet.")),
+      ids.length ? button("Take the last word back", () => pick(ids.slice(0, -1)), { quiet: true }) : null,
+      found.ended ? null : button(writing ? "Stop writing" : "Let it write", on, { quiet: true }));
   }
 
   const name = (each) => h("span", { dir: "auto" }, each.end ? "(the end)" : spokenPiece(each.piece));
@@ -209,6 +237,7 @@ export function mount({ root, side, state, studio }) {
     go(stop() + step);
   });
   state.watch((_, changed) => {
+    if (["model", "text", "stop"].some((each) => changed.includes(each))) rest();
     if (changed.includes("model") && !changed.includes("layer")) state.set({ open: "", block: 0, layer: -1, head: -1, query: -1, chosen: [] });
     else if (changed.includes("text") && !changed.includes("chosen")) state.set({ query: -1, chosen: [] });
     if (changed.includes("stop")) flow();
