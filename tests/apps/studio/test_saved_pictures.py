@@ -253,7 +253,7 @@ def test_a_copied_link_shows_the_same(visit: Any) -> None:
 def test_every_page_with_a_drawing_saves_it(visit: Any, address: str) -> None:
     page = visit.open(address)
     if address == "translate":
-        page.get_by_text("Alignment of all words").click()
+        page.locator("summary", has_text="Alignment of all words").click()
     page.wait_for_selector(".saves")
     root = ElementTree.fromstring(save(page, "SVG", "main"))
     assert len(list(root.iter())) > 5
