@@ -6,8 +6,8 @@ import { scatterChart } from "../draw/scatter.js";
 
 export const defaults = () => ({ pair: "en_de", group: "" });
 
-/** Why the base model falls short in French: facts of the paper, which gives no reason itself. */
-const SHORT = " It falls short here: it trains no longer than for German, on eight times as many sentences (36 million, not 4.5).";
+/** What differs where the base model falls short, which is in French: facts of the paper. */
+const SHORT = " It falls short here. It trained no longer than for German, on eight times as many sentences (36 million, not 4.5); the paper gives no reason.";
 const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
