@@ -135,7 +135,10 @@ def test_dots_are_read_and_the_front_is_the_transformers(visit: Any) -> None:
     scatter.focus()
     page.keyboard.press("Home")  # the cheapest
     read = page.locator("figure", has_text="BLEU by cost").locator(".readout")
-    assert read.inner_text() == "Transformer, base: BLEU 27.3, operations of training 3.3·10¹⁸"
+    assert read.inner_text() == (
+        "Transformer, base: BLEU 27.3, training cost, in trainings of the base model 1 "
+        "(3.3·10¹⁸ operations)"
+    )
     systems = [each for each in read_toml(RESULTS_FILE)["systems"] if "flops_en_de" in each]
     front = {
         each["name"]

@@ -224,6 +224,7 @@ def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
     assert page.get_by_label("loss", exact=True).is_checked()  # of the other list
     page.get_by_label("english-masked", exact=True).check()
     differing = page.locator("[aria-label='Settings in which they differ']")
+    page.locator("summary", has_text="settings in which they differ").click()
     differing.wait_for()
     assert "model.dropout" in differing.inner_text()
     assert "model.width" not in differing.inner_text()  # that of the model it began from

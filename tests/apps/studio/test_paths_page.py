@@ -50,6 +50,19 @@ def test_steps(visit: Any) -> None:
     assert shown == sorted(shown)
     assert shown[0] < 0.5
     assert shown[-1] == 1
+    # Attention brings the first one as well as the others, in the colour of its curve.
+    near = attention.locator("circle[fill-opacity]").evaluate_all(opacity)[:32]
+    assert min(near) > shown[0] + 0.2
+    assert max(near[:16]) - min(near) < 0.2
+    curve = page.locator("figure", has_text=GRADIENTS).locator("path.line").nth(3)
+    assert attention.locator("svg[role=img]").evaluate("svg => svg.style.color") == (
+        curve.get_attribute("stroke")
+    )
+    said = [each.locator("figcaption").inner_text() for each in (recurrent, attention)]
+    parts = [re.search(r"Of the first one, 1 part in ([\d,]+)", each) for each in said]
+    assert all(parts)
+    counts = [int(each[1].replace(",", "")) for each in parts if each]
+    assert counts[0] > 10 * counts[1]
 
     slider = page.get_by_label("Kernel size of the convolution", exact=True)
     slider.focus()

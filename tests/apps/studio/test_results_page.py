@@ -40,6 +40,8 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     shown = [float(each.get_attribute("data-value")) for each in bars.all()]
     expected = sorted((e["en_de"] for e in TABLES["systems"] if "en_de" in e), reverse=True)
     assert shown == expected
+    page.locator("summary", has_text="BLEU of each system").click()
+    visit.idle()
     dots = bars.locator("circle").all()
     places = [float(each.get_attribute("cx")) for each in dots]
     shares = [(expected[0] - value) / (expected[0] - expected[-1]) for value in expected]
@@ -53,6 +55,8 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     page.get_by_label("Languages").select_option("en_fr")
     visit.idle()
     assert "41.8" in bars.first.text_content()
+    assert visit.fact("base-gain") == "−3.2 BLEU"
+    assert "It falls short here" in page.locator(".sentence").inner_text()
     page.get_by_label("Changed").select_option("heads")
     visit.idle()
     assert page.locator("tbody tr").filter(has_text="head").count() >= 4

@@ -121,7 +121,7 @@ def test_without_own_runs_a_translator_opens_with_what_it_wrote(
     page = visit_at(serve([hand[name].path for name in ("bach-chorales", "en-de")])).open("runs")
     page.wait_for_selector(".history [data-run=en-de]")
     states = page.get_by_label("State of the runs").inner_text()
-    assert "begun from another model's weights" in states
+    assert "complete, fine-tuned" in states
     page.get_by_role("heading", name="Worst translations").wait_for()
     assert page.get_by_text("validation does not").is_visible()
     page.get_by_label("en-de", exact=True).uncheck()

@@ -267,6 +267,8 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert {"run, smoothed", "other, smoothed"} <= set(legend)
     assert page.locator(".sentence").inner_text().startswith("Loss at the end")
     assert "BLEU 30" in rows[0]
+    headings = page.locator("[aria-label='State of the runs'] thead th").all_inner_texts()
+    assert {"newest loss", "best validation", "learning rate"} <= set(headings)
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     assert "schedule.peak_learning_rate" in differing.inner_text()
     assert not page.get_by_role("heading", name="Sample translations").is_visible()
@@ -290,7 +292,7 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert "run is at step 61 of 100" in page.locator(".training").inner_text()
     assert page.evaluate("document.activeElement.getAttribute('role')") == "img"
     assert "step 1:" in page.locator(".multiples .readout").first.inner_text()
-    page.get_by_label("other", exact=True).first.uncheck()
+    page.get_by_label("other", exact=True).uncheck()
     visit.until("document.querySelectorAll('.legend li').length === 3")
     legend = page.locator(".legend li").all_inner_texts()
     assert legend == ["run, training", "run, smoothed", "run, validation"]
@@ -305,4 +307,4 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
         assert rate.evaluate("(button) => button === document.activeElement")
     state.get_by_label("other").check()
     visit.until("document.querySelectorAll('.legend li').length === 4")
-    assert page.get_by_label("other", exact=True).first.is_checked()
+    assert page.get_by_label("other", exact=True).is_checked()

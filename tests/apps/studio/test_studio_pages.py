@@ -240,7 +240,13 @@ def test_schedule(visit: Any) -> None:
     assert proof.locator("text.end").all_text_contents() == ["with warm-up", "without warm-up"]
     assert "stays behind" in proof.locator("figcaption").inner_text()
     assert page.get_by_label("Smoothing ε").count() == 0  # folded
-    page.get_by_text("Peak, axes and runs").click()
+    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
+    assert rates.locator("path.line").count() == 1  # the lesson first, other schedules folded
+    assert not page.get_by_label("Schedule", exact=True).is_visible()
+    assert "0.0004" in rates.locator("text.tick").all_text_contents()
+    assert "40,000" in rates.locator("text.tick").all_text_contents()
+    page.get_by_text("Other schedules, peak and runs").click()
+    page.get_by_label("All schedules, side by side").check()
     taking = page.get_by_role("button", name="Take its settings")
     assert not taking.is_visible()
     page.get_by_label("Lay a run over it").select_option("run")
@@ -251,7 +257,6 @@ def test_schedule(visit: Any) -> None:
     visit.idle()
     assert visit.fact("peak") == "0.002"
     assert visit.fact("peak-step") == "10"
-    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
     names = rates.locator("text.end")
     assert "run, as logged" in names.all_text_contents()  # at the ends of the lines
     tops = sorted(each.bounding_box()["y"] for each in names.all())

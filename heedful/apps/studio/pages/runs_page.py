@@ -32,12 +32,6 @@ OVERVIEW = {
     "tokens a step": "data.batch_tokens",
 }
 """Settings in the table of all runs, by their names there."""
-STACKS = {
-    "causal_lm": ("decoder",),
-    "masked_lm": ("encoder",),
-    "translation": ("encoder", "decoder"),
-}
-"""Stacks of the models of a task; the settings file has defaults for those that it lacks, too."""
 SET_BY_SCHEDULE = frozenset({"lr", "epoch", "total_tokens", "seconds"})
 """Figures without noise, which are not smoothed."""
 LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity", "bits_per_token", "ter"})
@@ -193,6 +187,7 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
     state, settings = log.state(), log.settings() if log.has_settings else None
     newest = state.validations[-1] if state.validations else {}
     score = _deciding({place.name: log}, [name for name in newest if name not in ("event", "step")])
+    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
     now = time.time()
     training = state.is_training(now) and not place.is_at_hand
     quiet = None if state.written is None else max(0.0, now - state.written)
@@ -209,7 +204,8 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "begun": settings is not None and settings.init is not None,
         "settings": {} if settings is None else _overview(settings),
         "parameters": (state.summary or {}).get("parameters"),
-        "score": {"name": score, "value": newest[score]} if score else None,
+        "loss": newest.get("loss", state.training.get("loss")),
+        "best": [score, _best(log.curve(score, "validation"), sign)[1]] if score else None,
         "validations": len(state.validations),
         "samples": len(state.samples),
         **_totals(state),
@@ -221,10 +217,7 @@ def _overview(settings: RunSettings) -> dict[str, Any]:
     every = flat(settings.plain())
     if settings.init is not None:
         every = {key: value for key, value in every.items() if not key.startswith("model.")}
-    layers = [every.get(f"model.{stack}_layers") for stack in STACKS.get(settings.task, ())]
-    blocks = " + ".join(str(count) for count in layers if count is not None)
-    named = {"blocks": blocks or None} | {name: every.get(key) for name, key in OVERVIEW.items()}
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: every.get(key) for name, key in OVERVIEW.items()}
 
 
 def _totals(state: RunState) -> dict[str, Any]:
@@ -310,7 +303,8 @@ def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
     rows = [
         {"setting": key, "values": [_setting(values.get(key)) for values in every.values()]}
         for key in keys
-        if not (key.startswith("model.") and any(values.get(key) is None for values in begun))
+        if key != "init"  # the state of a run says that it began from a model
+        and not (key.startswith("model.") and any(values.get(key) is None for values in begun))
     ]
     return [row for row in rows if len(set(row["values"])) > 1]
 
@@ -318,9 +312,10 @@ def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
 def _setting(value: Any) -> str:
     """Return a setting in words: of corpora and of models their names."""
     if isinstance(value, list | tuple):
-        parts = [
-            part for each in value for part in (each.values() if isinstance(each, dict) else [each])
-        ]
+        parts: list[Any] = []
+        for each in value:  # a corpus has a weight beside its files
+            files = isinstance(each, dict)
+            parts += [part for part in each.values() if isinstance(part, str)] if files else [each]
         names = dict.fromkeys(_setting(part) for part in parts if part not in ("", None))
         return ", ".join(names)[:200] or "none"
     if isinstance(value, str) and "/" in value:

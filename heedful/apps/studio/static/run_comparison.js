@@ -2,7 +2,7 @@
 
 import { call, live } from "./api.js";
 import { choice, panel, text } from "./controls.js";
-import { engineering, h, number, section, table } from "./dom.js";
+import { engineering, folded, h, number, section, table } from "./dom.js";
 
 /** A time for people: 40 s, 3 min, 2 h 5 min. */
 export function duration(seconds) {
@@ -22,9 +22,11 @@ const signed = (value) => (value === 0 ? "0" : `${value > 0 ? "+" : ""}${number(
 
 function stateOf(run) {
   if (run.training) return run.left > 0 ? `in training, about ${duration(run.left)} left` : "in training";
-  if (run.done) return run.begun ? `${endOf(run.done)}, begun from a model` : endOf(run.done);
+  if (run.done) return run.begun ? `${endOf(run.done)}, fine-tuned` : endOf(run.done);
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
+
+const MANY = 12; // settings in which runs differ that are shown unfolded
 
 const settings = (name) => [name, (run) => run.settings[name]];
 
@@ -32,7 +34,9 @@ const settings = (name) => [name, (run) => run.settings[name]];
 const columnsOf = (runs) => [
   ["state", stateOf],
   ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
-  ["newest validation", (run) => run.score?.value, (value, run) => `${figureName(run.score.name)} ${number(value)}`],
+  ["newest loss", (run) => run.loss, (loss) => number(loss, 3)],
+  // Runs with one score stand together: BLEU is not compared with accuracy.
+  ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
   ["time", (run) => run.seconds, duration],
   ["tokens a second", (run) => (run.seconds > 0 ? run.total_tokens / run.seconds : null), (value) => number(value, 3)],
   ["parameters", (run) => run.parameters, tokens],
@@ -42,6 +46,7 @@ const columnsOf = (runs) => [
 /** Whether one value comes before another; runs without the value come last, whichever way. */
 function compared(one, other, down) {
   if (one === null || other === null) return Number(one === null) - Number(other === null);
+  if (Array.isArray(one)) return one[0] === other[0] ? compared(one[1], other[1], down) : one[0].localeCompare(other[0]);
   const order = typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
   return down ? -order : order;
 }
@@ -54,7 +59,7 @@ function tableOfRuns(state, runs) {
   const value = (columns.find(([name]) => name === by) ?? [])[1];
   const rows = value ? [...runs].sort((a, b) => compared(value(a) ?? null, value(b) ?? null, down)) : runs;
   const tick = (run) => {
-    const box = h("input", { type: "checkbox", "data-run": run.name });
+    const box = h("input", { type: "checkbox", "data-run": run.name, "aria-label": `Curves of ${run.name}` });
     box.checked = chosen.includes(run.name);
     box.addEventListener("change", () => state.set({ runs: box.checked ? [...chosen, run.name] : chosen.filter((name) => name !== run.name) }, { step: true }));
     return h("label", { class: "check" }, box, h("span", {}, run.name));
@@ -77,7 +82,7 @@ export function comparison(state) {
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
   const scored = h("div", { hidden: true }, controls, scores);
-  const element = section("State and scores", standing, scored, differences);
+  const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run."), standing, scored, differences);
 
   const ask = live(scores, (signal) => {
     const { runs, score: chosen, target: goal } = state.values;
@@ -117,7 +122,12 @@ export function comparison(state) {
       runs = found.runs;
       scored.hidden = state.values.runs.length < 2; // a run alone is compared with none
       order();
-      differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...state.values.runs.filter((name) => Object.keys(runs.find((run) => run.name === name)?.settings ?? {}).length)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
+      const rows = found.differences;
+      const differing = () => table("Settings in which they differ", ["setting", ...state.values.runs.filter((name) => Object.keys(runs.find((run) => run.name === name)?.settings ?? {}).length)], rows.map((row) => [row.setting, ...row.values]), { words: true });
+      // Asked anew every few seconds: what was unfolded stays so.
+      if (rows.length <= MANY) differences.replaceChildren(rows.length ? differing() : "");
+      else if (differences.dataset.rows !== JSON.stringify(rows)) differences.replaceChildren(folded(`${rows.length} settings in which they differ`, differing));
+      differences.dataset.rows = JSON.stringify(rows);
     },
   };
 }

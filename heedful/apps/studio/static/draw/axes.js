@@ -22,7 +22,7 @@ const rounded = d3.format(",.6~r");
 /** The words of marks. On a linear axis all are written alike, as the largest asks. */
 function written(marks, log) {
   const largest = Math.max(...marks.map(Math.abs));
-  const form = (size) => (size >= 1e9 || size < 1e-3 ? (value) => (value < 0 ? `−${power(-value)}` : power(value)) ?? rounded(value) : size >= 1e4 ? short : rounded);
+  const form = (size) => (size >= 1e9 || size < 1e-4 ? (value) => (value < 0 ? `−${power(-value)}` : power(value)) ?? rounded(value) : size >= 1e4 ? short : rounded);
   return (value) => (value === 0 ? "0" : form(log ? Math.abs(value) : largest)(value));
 }
 

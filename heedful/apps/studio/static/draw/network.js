@@ -1,20 +1,20 @@
 // Small networks: a row of nodes for each level, tokens from left to right, one route in bold.
 
 import { s } from "../dom.js";
-import { redrawn } from "./colours.js";
+import { redrawn, series } from "./colours.js";
 
 const ROOM = 14;
 
 /**
  * Draw a network.
  * @param picture {levels, length, links: [[[level, token], [level, token]]], route: [[level, token]],
- *   widest: largest width in pixels, shades: of each token, from 0 for pale to 1, or null, describe}
+ *   widest: largest width in pixels, shades: of each token of the lowest level, from 0 for pale to 1, or null, colour: number of a series, describe}
  */
 export function networkPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
 }
 
-function draw(host, { levels, length, links, route, widest = 460, shades = null, describe }) {
+function draw(host, { levels, length, links, route, widest = 460, shades = null, colour = 1, describe }) {
   const width = Math.min(widest, Math.max(220, host.clientWidth));
   const rise = levels === 1 ? 0 : Math.min(64, Math.max(26, 190 / (levels - 1)));
   const height = 2 * ROOM + rise * (levels - 1) + (levels === 1 ? 34 : 22);
@@ -29,15 +29,17 @@ function draw(host, { levels, length, links, route, widest = 460, shades = null,
   };
   const on = new Set(route.map(String));
   const steps = route.slice(1).map((node, i) => [route[i], node]);
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe });
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, style: { color: series(colour) }, role: "img", "aria-label": describe });
   svg.append(s("path", { class: "wire", d: links.map(way).join("") }),
     s("path", { class: "route", "stroke-width": Math.min(3, 0.2 * gap), d: steps.map(way).join("") }));
   for (let level = 0; level < levels; level += 1) {
     for (let token = 0; token < length; token += 1) {
       const [cx, cy] = at([level, token]);
       // The ground shows through a pale token, and not the line below it.
-      if (shades) svg.append(s("circle", { cx, cy, r: knot, class: "knot ground" }));
-      svg.append(s("circle", { cx, cy, "fill-opacity": shades ? 0.06 + 0.94 * shades[token] : 1, r: on.has(String([level, token])) ? knot : small, class: on.has(String([level, token])) ? "knot on" : "knot" }));
+      const shade = level === 0 && shades ? shades[token] : null;
+      const lit = shade !== null || on.has(String([level, token]));
+      if (shade !== null) svg.append(s("circle", { cx, cy, r: knot, class: "knot ground" }));
+      svg.append(s("circle", { cx, cy, "fill-opacity": shade === null ? 1 : 0.06 + 0.94 * shade, r: lit ? knot : small, class: lit ? "knot on" : "knot" }));
     }
   }
   svg.append(s("text", { class: "tick", x: ROOM - 4, y: height - 6 }, "first token"),

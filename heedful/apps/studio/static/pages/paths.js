@@ -10,8 +10,8 @@ import { networkPicture } from "../draw/network.js";
 const READERS = ["translator", "causal_lm", "encoder"];
 const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
 const KINDS = { // the two that are compared come first
-  recurrent: ["Recurrent", "Every state reads the one before it. The paler a token, the less of it arrives at the last one, as measured below."],
-  attention: ["Attention", "The last token reads all of them directly, near or far."],
+  recurrent: ["Recurrent", "A token reaches the last one through all that lie between."],
+  attention: ["Attention", "The last token reads every other directly, near or far."],
   window: ["Attention in a window", "Every token reads its neighbours; layers widen the window."],
   convolution: ["Convolution", "Every token reads some before it."],
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
@@ -33,7 +33,7 @@ export function mount({ root, side, state, studio }) {
   const charts = h("div", {});
   const bar = progressBar();
   side.append(settings(state, models));
-  root.append(section("From the first token to the last", drawings), section("What arrives of each token", bar.element, charts), byLength());
+  root.append(section("The paler a token, the less of it reaches the last one", drawings), section("What arrives of each token", bar.element, charts), byLength());
 
   const { draw, fade } = stepped(drawings, state);
   const steps = live(drawings, (signal) => {
@@ -55,8 +55,7 @@ export function mount({ root, side, state, studio }) {
     let halt = new AbortController();
     const arrive = arrived(host, settings);
     const show = (found) => {
-      const cell = [...found.reaches.keys()].find((each) => each in CELLS);
-      fade(cell ? mean(found.reaches.get(cell).map((each) => each.relative)) : null);
+      fade(found.reaches);
       arrive(found);
     };
     async function piece(name, asked, signal) {
@@ -153,14 +152,19 @@ function stepped(host, state) {
   const [recurrent, attention, ...others] = Object.values(pictures);
   host.append(recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
     hidden("By the number of tokens: paths, steps, operations", [...Object.values(curves), { element: numbers }]));
-  let chain = null;
-  let shares = null;
-  /** Draw the recurrent network; its tokens are as pale as what arrives of them, the first one as the first of all tokens. */
-  const drawChain = () => {
-    if (!chain) return;
-    const last = chain.length - 1;
-    const shades = shares && Array.from({ length: chain.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
-    networkPicture(recurrent.host, { ...chain, shades });
+  const shaded = {};
+  let reaches = new Map();
+  /** Draw the two that are compared; their tokens are as pale as what arrives of them, the first one as the first of all tokens. */
+  const shade = () => {
+    for (const [kind, picture] of Object.entries(shaded)) {
+      const network = kind === "attention" ? "transformer" : [...reaches.keys()].find((each) => each in CELLS);
+      const shares = reaches.has(network) ? mean(reaches.get(network).map((each) => each.relative)) : null;
+      const last = picture.length - 1;
+      const shades = shares && Array.from({ length: picture.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
+      const { host, words } = pictures[kind];
+      words.textContent = KINDS[kind][1] + (shares ? ` Of the first one, ${arrives(shares.at(-1))} arrives${kind === "recurrent" ? ` in this ${CELLS[network]}` : ""}.` : "");
+      networkPicture(host, { ...picture, shades, colour: COLOURS[network] });
+    }
   };
   const draw = ({ costs, here, networks }) => {
     const length = here[0].lengths[0];
@@ -174,10 +178,10 @@ function stepped(host, state) {
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
       const picture = { ...network, widest: 660, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
-      if (network.kind === "recurrent") chain = picture;
+      if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }
-    drawChain();
+    shade();
     for (const [name, place] of Object.entries(curves)) {
       lineChart(place.host, {
         series: costs.map((each, i) => ({ name: KINDS[each.kind][0], colour: i, dashed: each.kind === "dilated", points: each.lengths.map((n, j) => [n, each[name][j]]) })),
@@ -186,14 +190,14 @@ function stepped(host, state) {
       });
     }
   };
-  const fade = (relative) => {
-    shares = relative;
-    drawChain();
+  const fade = (found) => {
+    reaches = found;
+    shade();
   };
   return { draw, fade };
 }
 
-/** The controls: tokens and gates, and the others in a fold, open if one of them is not as at first. */
+/** The controls: tokens, and the others in a fold, open if one of them is not as at first. */
 function settings(state, models) {
   const stack = choice(state, "stack", { label: "Stack of your model", options: [["", "the last"], ["encoder", "encoder"], ["decoder", "decoder"]] });
   const sentences = text(state, "text", { label: "Sentences for your model", rows: 2, hint: "Up to 8, a line each; the curve is their mean." });
@@ -205,8 +209,9 @@ function settings(state, models) {
   };
   state.watch(arrange);
   const first = defaults();
-  const changed = Object.keys(first).some((name) => !["length", "keep", "seed"].includes(name) && String(state.values[name]) !== String(first[name]));
+  const changed = Object.keys(first).some((name) => !["length", "seed"].includes(name) && String(state.values[name]) !== String(first[name]));
   const others = more("More settings",
+    slider(state, "keep", { label: "Bias of the forget gate: open above 0", min: -2, max: 6, step: 0.5 }),
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
     slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
     slider(state, "width", { label: "Width", stops: SIZES }),
@@ -219,7 +224,6 @@ function settings(state, models) {
   others.open = changed;
   const controls = panel(
     slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
-    slider(state, "keep", { label: "Bias of the forget gate: open above 0", min: -2, max: 6, step: 0.5 }),
     others,
     button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true }));
   for (const [cell, name] of Object.entries(CELLS)) controls.querySelector(`input[value="${cell}"] + span`).textContent = name;
@@ -230,11 +234,15 @@ function settings(state, models) {
 /** How dark a share of the signal is drawn, from 0 to 1: each tenth part is a step paler. */
 const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, share)) / DECADES) : 0);
 
+/** What arrives of a token, beside the last one's own: one part in so many. */
+const arrives = (share) => (share > 0.5 ? `${number(100 * share, 2)} %` : share > 0 ? `1 part in ${parts(1 / share)}` : "nothing");
+const parts = (count) => (count < 1e6 ? number(Number(count.toPrecision(2))) : count < 1e9 ? `${number(count / 1e6, 2)} million` : `${number(count / 1e9, 2)} billion`);
+
 /** The mean of some samples, number by number. */
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. Through a recurrent network the signal fades; attention brings near and far alike, in one step. Gates that begin open hold it, though token by token and all in one state: set the bias of the forget gate to 2.");
+  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. LSTM and GRU have gates; open ones, with a bias of 2, hold the signal longer, though still token by token and all in one state.");
   const farthest = h("h3", {});
   const picture = figure("Gradient of the last token's output, by distance",
     "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");
@@ -251,8 +259,8 @@ function arrived(host, state) {
     if (own?.reach) series.push({ name: `${own.stack} of ${model}`, fact: own.reach.name, colour: 3, reach: own.reach });
     for (const each of series) each.points = each.reach[shown].map((value, distance) => [distance, value]);
     const far = length - 1;
-    farthest.textContent = shown === "relative" ? `What arrives of the first token, ${far} back, as a share of the last one's own` : `The gradient of the first token, ${far} back`;
-    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [each.dashed ? `Window ${window}` : each.name, number(each.reach[shown][far], 3), `far-${each.fact}`])));
+    farthest.textContent = shown === "relative" ? `What arrives of the first token, ${far} back` : `The gradient of the first token, ${far} back`;
+    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [each.dashed ? `Window ${window}` : each.name, (shown === "relative" ? (share) => arrives(share).replace("part ", "") : (size) => number(size, 3))(each.reach[shown][far]), `far-${each.fact}`])));
     const texts = own?.targets?.filter((target) => target) ?? [];
     written.replaceChildren(own?.error ? problem(own.error) : h("p", { class: "note", dir: "auto" },
       texts.length ? `${model} wrote: ${texts.join(" / ")}` : model && !own ? "Type some sentences, and the curve of your model is drawn too." : ""));
