@@ -27,7 +27,6 @@ LINES, LINE_LENGTH = 5, 400
 _CONTINUATION = 40
 OVERVIEW = {
     "width": "model.width",
-    "heads": "model.num_heads",
     "learning rate": "schedule.peak_learning_rate",
     "tokens a step": "data.batch_tokens",
 }

@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
 import { choice, panel, slider } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
 import { drawRuns, FIGURES, liveTraining, mark, percent, runColour } from "../small_runs.js";
 
 export const defaults = () => ({ shown: ["everything", "positions", "residual"], figure: "valid_bleu", train: "positions", seed: 4 });
@@ -13,7 +13,7 @@ export function mount({ root, below, side, state }) {
   const scores = h("div", {});
   const samples = h("div", {});
   const made = h("div", {});
-  const body = h("div", {}, h("div", { class: "columns ablation" }, exact.element, picture.element), reasons);
+  const body = h("div", {}, exact.element);
   const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
   let found = null;
   let training = null;
@@ -29,7 +29,7 @@ export function mount({ root, below, side, state }) {
     },
   });
   root.append(body);
-  below.append(section("What each writes", samples), scores, section("How this was measured", made));
+  below.append(section("What each writes", samples), h("div", { class: "columns two" }, picture.element, reasons), folded("Scores of all, and how they were measured", scores, made));
   side.append(
     panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
     h("h2", {}, "Train one here"),
