@@ -181,6 +181,26 @@ def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale
 
 
+def test_an_example_is_cleared_for_a_drawing(sight: Any) -> None:
+    page = sight.open("image")
+    sight.idle()
+    drawn = page.locator("canvas.pad").evaluate("(pad) => pad.toDataURL()")
+    page.get_by_role("button", name="Clear", exact=True).click()
+    sight.idle()
+    assert page.locator("canvas.pad").evaluate("(pad) => pad.toDataURL()") != drawn
+    assert sight.fact("label") == "Nothing is drawn yet."
+
+
+@pytest.mark.parametrize("name", ["block", "decoding", "tour?stop=11"])
+def test_a_link_to_a_language_model_opens_on_a_text_to_go_on_with(sight: Any, name: str) -> None:
+    page = sight.open(f"{name}{'&' if '?' in name else '?'}model=english")
+    sight.idle()
+    assert page.locator(".problem").count() == 0
+    assert page.get_by_label("Text", exact=True).input_value() == "The cat sat on the"
+    if name == "block":
+        assert "of the decoder" in page.locator("figure h3").first.inner_text()
+
+
 def test_the_alignment_opens_at_the_pronoun(sight: Any) -> None:
     page = sight.open("translate")
     assert page.locator("#translation [aria-pressed=true]").inner_text() == "sie"

@@ -36,7 +36,7 @@ export function inPlace(parts, values, names, there) {
 }
 
 /** How a weight comes about: e to the power of a score less the highest, divided by the sum. */
-export const exponential = (score, highest, power, sum) => h("span", { class: "term" }, "e", h("sup", {}, `${number(score, 3)} − ${highest < 0 ? `(${number(highest, 3)})` : number(highest, 3)}`), " = ", power, ` ÷ ${number(sum)}`);
+export const exponential = (score, highest, power, sum) => h("span", { class: "term" }, "e", h("sup", {}, `${number(score, 3)} − ${highest < 0 ? `(${number(highest, 3)})` : number(highest, 3)}`), ` ÷ ${number(sum)} = `, power, ` ÷ ${number(sum)}`);
 
 /**
  * Lines of a sum: a name, how it comes about, what it comes to.

@@ -38,7 +38,7 @@ const columnsOf = (runs) => [
   // Runs with one score stand together: BLEU is not compared with accuracy.
   ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
   ["time", (run) => run.seconds, duration],
-  ["tokens a second", (run) => (run.seconds > 0 ? run.total_tokens / run.seconds : null), (value) => number(value, 3)],
+  ["predicted tokens a second", (run) => (run.seconds > 0 ? run.total_tokens / run.seconds : null), (value) => number(value, 3)],
   ["parameters", (run) => run.parameters, tokens],
   ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
 ].filter(([, of]) => runs.some((run) => (of(run) ?? null) !== null));

@@ -44,16 +44,17 @@ export function drawRuns(host, variants, live, name = "valid_bleu", height = 300
  * The controls of the one training of this studio, which all its pages share.
  * @param components makes the parts to train, and `seed` a number
  * @param changed is called with what is known of the training, or null
+ * @param writes the place of what the trained model writes; by default below the controls
  */
-export function liveTraining({ components, seed = () => 1, changed, names }) {
+export function liveTraining({ components, seed = () => 1, changed, names, writes = null }) {
   const said = h("p", { class: "live-state", role: "status" });
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Progress of the training", hidden: true });
-  const written = h("div", {});
+  const written = writes ?? h("div", {});
   const trouble = h("div", {});
   const train = button("Train it now", () => ask("train", { components: components(), seed: seed() }));
   const stop = button("Stop", () => ask("stop", {}), { quiet: true });
   stop.hidden = true;
-  const element = h("div", { class: "live" }, h("div", { class: "row" }, train, stop, said), bar, trouble, written);
+  const element = h("div", { class: "live" }, h("div", { class: "row" }, train, stop, said), bar, trouble, writes ? null : written);
   let waiting = null;
   let shown = "";
   let last = null;

@@ -132,6 +132,10 @@ export function carried(state, studio, kinds) {
   const { text, model } = remembered();
   const place = studio.places.find((each) => each.name === model);
   if (place && kinds.includes(place.kind) && text && !query.has("text") && !query.has("model")) state.set({ text, model });
+  // A model that is named without a text has its own: what a translator reads is the end of a text for a language model.
+  const first = studio.places.find((each) => kinds.includes(each.kind))?.name;
+  const own = studio.places.find((each) => each.name === query.get("model") && each.name !== first)?.examples[0]?.text;
+  if (own && !query.has("text")) state.set({ text: own });
   state.watch(({ text: written, model: chosen }) => {
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ text: written, model: chosen }));

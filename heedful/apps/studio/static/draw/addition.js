@@ -37,7 +37,9 @@ export function additionPicture(host, rows) {
   const drawing = h("div", {});
   const key = h("span", { class: "ramp" });
   let channel = first;
-  const term = ({ sign, values }, i) => (sign === "+" && values[channel] < 0 ? ` − ${number(-values[channel], 3)}`
+  // A sum that goes on is written again: “1 + 2 = 3; 3 + 4 = 7”.
+  const again = (i) => (rows[i].sign === "+" && rows[i - 1].sign === "=" ? `; ${number(rows[i - 1].values[channel], 3)}` : "");
+  const term = ({ sign, values }, i) => again(i) + (sign === "+" && values[channel] < 0 ? ` − ${number(-values[channel], 3)}`
     : `${sign ? ` ${sign} ` : i ? "; normed " : ""}${number(values[channel], 3)}`);
   const tell = () => said.replaceChildren(`Channel ${channel + 1}, framed: `, h("strong", {}, rows.map(term).join("")));
   redrawn(host, () => {

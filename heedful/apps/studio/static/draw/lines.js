@@ -181,7 +181,7 @@ function listen(parts, linked) {
 
 function numbers({ all, chart }) {
   const places = [...new Set(all.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
-  const every = Math.ceil(places.length / ROWS);
+  const every = Math.ceil(places.length / ROWS) | 1; // odd, for curves that stand at even and at odd places
   const shown = places.filter((_, i) => i % every === 0 || i === places.length - 1);
   const by = all.map((each) => new Map(each.points));
   const rows = shown.map((value) => [number(value), ...by.map((points) => (points.has(value) ? number(points.get(value)) : ""))]);

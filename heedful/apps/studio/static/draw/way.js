@@ -16,6 +16,8 @@ const UNFOLD = 650; // milliseconds
 const named = (found, index) => `“${spokenPiece(found.pieces[index])}”`;
 const share = (value) => `${number(100 * value, 3)}\u00a0%`;
 const strongest = (row) => row.reduce((best, value, i) => (value !== null && (best < 0 || value > row[best]) ? i : best), -1);
+/** What scores are divided by: the root of a head's width in most models. */
+const rootOf = ({ factor, head_width }) => (Math.abs(factor * Math.sqrt(head_width) - 1) < 1e-6 ? `√${head_width}` : number(1 / factor, 3));
 const goal = (found) => (found.predicts === "hidden" ? "the hidden word" : "the next word");
 
 /** The stops: a short name, a title, what is told, and the part that is drawn. */
@@ -33,7 +35,7 @@ export const STOPS = [
   { name: "Scores", title: "The score matrix", part: "scores",
     tell: (found, query) => {
       const best = strongest(found.scores[query]);
-      return `A query times a key, channel by channel, added up and multiplied with ${number(found.factor, 3)}, is a score. Rows are queries, columns are keys. ${named(found, query)} scores highest with ${named(found, best)}: ${number(found.scores[query][best], 3)}. Click a word to follow its row.`;
+      return `A query times a key, channel by channel, added up and divided by ${rootOf(found)}, is a score. Rows are queries, columns are keys. ${named(found, query)} scores highest with ${named(found, best)}: ${number(found.scores[query][best], 3)}. Click a word to follow its row.`;
     } },
   { name: "Softmax", title: "Softmax: scores become shares", part: "weights",
     tell: (found, query) => {

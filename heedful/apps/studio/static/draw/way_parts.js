@@ -11,7 +11,7 @@ const ROW = 22; // of a matrix, at most
 
 const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
-const hundredths = (weight) => number(Number(weight.toFixed(2))); // wider ones would touch, side by side
+const hundredths = (weight) => (weight > 0 && weight < 0.01 ? "<0.01" : number(Number(weight.toFixed(2)))); // longer ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
 
 /** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */

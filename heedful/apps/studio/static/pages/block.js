@@ -9,7 +9,7 @@ import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { secondText } from "../second_text.js";
-import { noModel, notedHead, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { renewWords } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -54,6 +54,8 @@ export function mount({ root, side, state, studio }) {
     root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
+  // The block that the page opens with is one of an encoder; a language model has none.
+  if (placeNamed(studio, state.values.model)?.kind === "causal_lm" && state.values.stack === "encoder") state.set({ stack: "" });
   const second = secondText(state, () => models.find((place) => place.name === state.values.model)?.kind ?? "");
   const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
   const layer = choice(state, "layer", { label: "Block", options: [[-1, "the last"]] });

@@ -140,7 +140,8 @@ export function mount({ root, side, state, studio }) {
     head.querySelector("select").disabled = values.rollout;
     if (changed.includes("model") && !changed.includes("patch")) state.set({ patch: -1, layer: 0, head: 0 });
     isNew ||= ["model", "picture", "drawing"].some((name) => changed.includes(name));
-    if (changed.includes("drawing") && board) board.set(read(values.drawing, known.canvas));
+    // *Clear* on an example changes no line of a drawing, yet what is seen.
+    if (board && values.picture === "drawing" && ["drawing", "picture"].some((name) => changed.includes(name))) board.set(read(values.drawing, known.canvas));
     ask();
   });
   ask();

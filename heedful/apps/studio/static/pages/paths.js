@@ -215,7 +215,7 @@ function settings(state, models) {
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
     slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
     slider(state, "width", { label: "Width", stops: SIZES }),
-    slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
+    slider(state, "window", { label: "Window, the word itself included", min: 2, max: 32 }),
     slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 }),
     choice(state, "norms", { label: "The Transformer's norms", options: [["post", "after each sum (2017)"], ["pre", "before each sub-layer"]] }),
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
@@ -236,7 +236,7 @@ const strength = (share) => (share > 0 ? Math.max(0, 1 + Math.log10(Math.min(1, 
 
 /** What arrives of a token, beside the last one's own: one part in so many. */
 const arrives = (share) => (share > 0.5 ? `${number(100 * share, 2)} %` : share > 0 ? `1 part in ${parts(1 / share)}` : "nothing");
-const parts = (count) => (count < 1e6 ? number(Number(count.toPrecision(2))) : count < 1e9 ? `${number(count / 1e6, 2)} million` : `${number(count / 1e9, 2)} billion`);
+const parts = (count) => (count < 1e6 ? number(Number(count.toPrecision(2))) : count < 1e9 ? `${number(count / 1e6, 2)} million` : count < 1e12 ? `${number(count / 1e9, 2)} billion` : number(count, 3));
 
 /** The mean of some samples, number by number. */
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);

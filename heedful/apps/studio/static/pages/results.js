@@ -58,7 +58,7 @@ function drawSystems(systems, pair, { quality, cost, summary }) {
     const size = each.name.split(", ")[1];
     const fact = (name, words) => h("strong", { "data-fact": `${size}-${name}` }, words);
     return [i ? " The base one: " : "The big Transformer: ", fact("gain", `${signed(each[pair] - before[pair])} BLEU`), " for ", fact("cost", `1/${Math.round(flops(before) / flops(each))}`), i ? ", " : ` of the training of the best before it (${before.name}), `,
-      fact("time", each.hours < 48 ? `${each.hours} hours` : `${number(each.hours / 24)} days`), i ? "." : " on eight processors."];
+      fact("time", each.hours < 48 ? `${each.hours} hours` : `${number(each.hours / 24)} days`), i ? "." : " on eight GPUs."];
   }), sizes.some((each) => each[pair] < before[pair]) ? SHORT : "");
 }
 

@@ -43,7 +43,7 @@ export function mount({ root, below, side, state, studio }) {
   const known = state.values.runs.filter((name) => names.includes(name));
   // An address may name runs of another studio.
   if (known.length < state.values.runs.length) state.set({ runs: known.length ? known : opening(studio).runs });
-  const drawing = curvesOf(state, names);
+  const drawing = curvesOf(state);
   const training = h("p", { class: "note training" });
   const which = several(state, "figures", { label: "Figures", options: [] });
   const rare = several(state, "figures", { label: "", options: [] });
@@ -152,7 +152,7 @@ function noteOf(name, runs) {
 }
 
 /** The charts of the chosen figures, which share pointer and stretch. */
-function curvesOf(state, names) {
+function curvesOf(state) {
   const body = h("div", {});
   const legend = h("div", {});
   const grid = h("div", { class: "multiples" });
@@ -185,7 +185,7 @@ function curvesOf(state, names) {
       });
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
       for (const name of shown) {
-        const lines = answer.runs.flatMap((run) => seriesOf(run, name, names.indexOf(run.name), answer.runs.length === 1));
+        const lines = answer.runs.flatMap((run) => seriesOf(run, name, answer.runs.indexOf(run), answer.runs.length === 1));
         places.get(name).words.textContent = noteOf(name, answer.runs);
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {

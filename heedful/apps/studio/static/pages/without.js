@@ -13,7 +13,8 @@ export function mount({ root, below, side, state }) {
   const scores = h("div", {});
   const samples = h("div", {});
   const made = h("div", {});
-  const body = h("div", {}, exact.element);
+  const writes = h("div", {});
+  const body = h("div", {}, exact.element, writes);
   const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
   let found = null;
   let training = null;
@@ -22,7 +23,7 @@ export function mount({ root, below, side, state }) {
   const trainable = () => found.variants.filter((each) => each.small);
   const titleOf = (components) => (found ? trainable().find((each) => same(each.components, components)) : null)?.title ?? "a choice of the builder";
   const trainer = liveTraining({
-    components: () => variant(state.values.train)?.components ?? {}, seed: () => state.values.seed, names: titleOf,
+    components: () => variant(state.values.train)?.components ?? {}, seed: () => state.values.seed, names: titleOf, writes,
     changed: (now) => {
       training = now;
       if (found) draw();
