@@ -337,6 +337,8 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("We like the red house over there.", "We like the red house over there.",
          {"copied", "language"}),
         ("Tom Jackson, Boston", "Tom Jackson, Boston", set()),
+        ("Tom lives in Boston.", "Tom wohnt in Boston.", set()),
+        ("Tom lives in Boston.", "Tom lives in Boston.", {"copied"}),
         ("OK", "OK", set()),
         ("I read it yesterday evening in the book of the day.",
          "Ich las es gestern am späten Abend in the book of dem Tag.", {"untranslated"}),
