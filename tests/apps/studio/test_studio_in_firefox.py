@@ -101,8 +101,8 @@ def test_it_means_the_cat_in_firefox(firefox: Firefox, home: str) -> None:
     """)
     wait_for(firefox, "document.querySelector('main').innerText.includes('0.872')")
     words = firefox.value("document.querySelector('main').innerText")
-    assert re.search(r"mat\s+e\S+ − \S+ = 0.1353 ÷ 1.146\s+=\s+0.118", words)
-    assert re.search(r"cat\s+e\S+ − \S+ = 1 ÷ 1.146\s+=\s+0.8723", words)
+    assert re.search(r"mat\s+e\S+ − \S+ ÷ 1.146 = 0.1353 ÷ 1.146\s+=\s+0.118", words)
+    assert re.search(r"cat\s+e\S+ − \S+ ÷ 1.146 = 1 ÷ 1.146\s+=\s+0.8723", words)
 
 
 def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: str) -> None:
