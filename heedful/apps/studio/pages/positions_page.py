@@ -14,6 +14,7 @@ from heedful.apps.studio.page import NoSettings, call, round_digits
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import DataError, ModelError, suggest
+from heedful.nn.attention.attend import attend
 from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
 from heedful.nn.positions import LearnedPositions, Positions, Rotary, SinusoidalPositions
 from heedful.nn.rotary_frequencies import frequencies
@@ -238,7 +239,7 @@ def shuffled(request: ShuffledRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _random_scheme(scheme: Scheme) -> dict[str, Any]:
-    """Return the modules of a scheme for one head: `added`, `rotary` or `bias`."""
+    """Return the modules of a scheme, `added`, `rotary` or `biases`, and its number of heads."""
     weights = torch.Generator().manual_seed(2)
     module: Any
     if scheme == "sinusoidal":
@@ -246,7 +247,8 @@ def _random_scheme(scheme: Scheme) -> dict[str, Any]:
     if scheme == "rotary":
         return {"rotary": Rotary(_CHANNELS, RotarySpec())}
     if scheme == "alibi":
-        return {"bias": Alibi(8)}  # whose first head has the steepest slope; that of one is flat
+        # The first of eight heads has the steepest slope; that of one is flat.
+        return {"biases": (Alibi(8),), "heads": 8}
     if scheme == "learned":
         module = LearnedPositions(_CHANNELS, LATER + _MOST_WORDS)
     elif scheme == "t5":
@@ -256,11 +258,12 @@ def _random_scheme(scheme: Scheme) -> dict[str, Any]:
         module = RelativeKeys(_CHANNELS, _MOST_WORDS)
     with torch.no_grad():
         module.weight.copy_(torch.randn(module.weight.shape, generator=weights))
-    return {"added" if scheme == "learned" else "bias": module.requires_grad_(False)}
+    module.requires_grad_(False)
+    return {"added": module} if scheme == "learned" else {"biases": (module,)}
 
 
 def _attended(vectors: Tensor, maps: Tensor, places: Tensor, modules: dict[str, Any]) -> Tensor:
-    """Return the output of one head of self-attention.
+    """Return the output of the first head of self-attention.
 
     Args:
         vectors: [L, D] words.
@@ -273,13 +276,10 @@ def _attended(vectors: Tensor, maps: Tensor, places: Tensor, modules: dict[str, 
     query, key, value = ((vectors @ each)[None, None] for each in maps)
     if "rotary" in modules:
         query, key = (modules["rotary"](each, places[None]) for each in (query, key))
-    query = query / query.shape[-1] ** 0.5
-    scores = query @ key.mT
-    if "bias" in modules:
-        positions = Positions(places[None], places[None])
-        scores = scores + modules["bias"](query, key, positions)[:, :1]
-    mixed: Tensor = (torch.softmax(scores, dim=-1) @ value)[0, 0]
-    return mixed
+    # All heads read the same: they differ by their biases alone.
+    query, key, value = (x.expand(-1, modules.get("heads", 1), -1, -1) for x in (query, key, value))
+    positions = Positions(places[None], places[None])
+    return attend(query, key, value, positions, biases=modules.get("biases", ()))[0, 0]
 
 
 @call(BeyondRequest)
