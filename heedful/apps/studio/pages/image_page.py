@@ -194,13 +194,13 @@ def erase(request: ImageRequest, workspace: Workspace) -> dict[str, Any]:
     own = next(iter(_labels(pipeline, [image])[0]))
     erased: list[int] = []
     for _ in range(MOST_ERASED):
-        places = [i for i in range(count**2) if (without(image, i) != image).any()]
-        if not places:
+        rest = {i: without(image, i) for i in range(count**2)}
+        rest = {i: each for i, each in rest.items() if (each != image).any()}  # not black yet
+        if not rest:
             break
-        rest = [without(image, i) for i in places]
-        labels = _labels(pipeline, rest)
-        least = int(np.argmin([each[own] for each in labels]))
-        erased.append(places[least])
+        labels = dict(zip(rest, _labels(pipeline, list(rest.values())), strict=True))
+        least = min(labels, key=lambda i: labels[i][own])
+        erased.append(least)
         image = rest[least]
         label, probability = next(iter(labels[least].items()))
         if label != own:

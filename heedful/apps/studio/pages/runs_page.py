@@ -87,10 +87,11 @@ class SamplesRequest(RunsRequest):
 def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the state of every run; of those asked for the metrics and differing settings."""
     logs = {name: workspace.log(name) for name in request.runs}
-    places = [place for place in workspace.places.values() if place.log is not None]
     figures = dict.fromkeys(f for log in logs.values() for fs in log.figures().values() for f in fs)
     return {
-        "runs": [_state(place, workspace.log(place.name)) for place in places],
+        "runs": [
+            _state(each, each.log) for each in workspace.places.values() if each.log is not None
+        ],
         "figures": list(figures),
         "differences": _differences(logs),
     }
@@ -117,7 +118,7 @@ def compare(request: CompareRunsRequest, workspace: Workspace) -> dict[str, Any]
     logs = {name: workspace.log(name) for name in request.runs}
     scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
     score = request.score if request.score in scores else _deciding(logs, scores)
-    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
+    sign = _sign(score)
     found = {name: log.curve(score, "validation") for name, log in logs.items()}
     best = {name: _best(curve, sign) for name, curve in found.items() if len(curve[0])}
     target = request.target
@@ -186,7 +187,6 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
     state, settings = log.state(), log.settings() if log.has_settings else None
     newest = state.validations[-1] if state.validations else {}
     score = _deciding({place.name: log}, [name for name in newest if name not in ("event", "step")])
-    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
     now = time.time()
     training = state.is_training(now) and not place.is_at_hand
     quiet = None if state.written is None else max(0.0, now - state.written)
@@ -204,7 +204,7 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "settings": {} if settings is None else _overview(settings),
         "parameters": (state.summary or {}).get("parameters"),
         "loss": newest.get("loss", state.training.get("loss")),
-        "best": [score, _best(log.curve(score, "validation"), sign)[1]] if score else None,
+        "best": [score, _best(log.curve(score, "validation"), _sign(score))[1]] if score else None,
         "validations": len(state.validations),
         "samples": len(state.samples),
         **_totals(state),
@@ -273,6 +273,11 @@ def _deciding(logs: dict[str, RunLog], scores: list[str]) -> str:
     known = [log for log in logs.values() if log.has_settings]
     chosen = (log.settings().validation.choose_by for log in known)
     return next((str(name) for name in chosen if name in scores), scores[0] if scores else "")
+
+
+def _sign(score: str) -> float:
+    """Return the factor that makes more of a score better."""
+    return -1.0 if score in LOWER_IS_BETTER else 1.0
 
 
 def _best(curve: Curve, sign: float) -> tuple[float, float]:

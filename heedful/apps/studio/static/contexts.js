@@ -67,6 +67,6 @@ export function contexts(state, studio) {
       text(state, "cword", { label: "Word" }), depth,
       text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));
   // Whoever comes by an address with sentences of its own wants to see them.
-  whole.open = Object.entries(contextDefaults(studio)).some(([name, value]) => state.values[name] !== value);
+  whole.open = state.differs(Object.keys(contextDefaults(studio)));
   return whole;
 }

@@ -36,6 +36,9 @@ export function number(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 10 });
 }
 
+/** A probability for people, in percent. */
+export const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
+
 /** A large count: 1.2 M, 3.4 G. */
 export function engineering(value, unit = "") {
   const names = ["", " k", " M", " G", " T", " P", " E"];

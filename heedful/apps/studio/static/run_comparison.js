@@ -56,7 +56,7 @@ function tableOfRuns(state, runs) {
   const columns = [["run", (run) => run.name], ...columnsOf(runs)];
   const { sort, runs: chosen } = state.values;
   const [by, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
-  const value = (columns.find(([name]) => name === by) ?? [])[1];
+  const value = columns.find(([name]) => name === by)?.[1];
   const rows = value ? [...runs].sort((a, b) => compared(value(a) ?? null, value(b) ?? null, down)) : runs;
   const tick = (run) => {
     const box = h("input", { type: "checkbox", "data-run": run.name, "aria-label": `Curves of ${run.name}` });
@@ -107,6 +107,7 @@ export function comparison(state) {
   });
 
   let runs = [];
+  let told = ""; // the differences that are shown
   /** Put the table anew in its place; a heading or a tick that had the focus has it again. */
   function order() {
     const focused = standing.contains(document.activeElement) ? document.activeElement : null;
@@ -123,11 +124,11 @@ export function comparison(state) {
       scored.hidden = state.values.runs.length < 2; // a run alone is compared with none
       order();
       const rows = found.differences;
+      const now = JSON.stringify([state.values.runs, rows]);
+      if (now === told) return; // asked anew every few seconds: what was unfolded stays so
+      told = now;
       const differing = () => table("Settings in which they differ", ["setting", ...state.values.runs.filter((name) => Object.keys(runs.find((run) => run.name === name)?.settings ?? {}).length)], rows.map((row) => [row.setting, ...row.values]), { words: true });
-      // Asked anew every few seconds: what was unfolded stays so.
-      if (rows.length <= MANY) differences.replaceChildren(rows.length ? differing() : "");
-      else if (differences.dataset.rows !== JSON.stringify(rows)) differences.replaceChildren(folded(`${rows.length} settings in which they differ`, differing));
-      differences.dataset.rows = JSON.stringify(rows);
+      differences.replaceChildren(rows.length > MANY ? folded(`${rows.length} settings in which they differ`, differing) : rows.length ? differing() : "");
     },
   };
 }

@@ -104,6 +104,8 @@ export function openState(defaults) {
       }
       tell(changed);
     },
+    /** Whether any of some settings is not at its default, so that a fold with them opens. */
+    differs: (names) => names.some((name) => !same(values[name], defaults[name])),
     /** Call a function after every change. */
     watch(watcher) {
       watchers.add(watcher);

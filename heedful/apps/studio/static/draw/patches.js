@@ -87,12 +87,16 @@ export function shareKey(most, ground = "transparent") {
   return h("p", { class: "key" }, "0", bar, `${number(most, 3)}, the largest here`);
 }
 
+/** The bytes of the patches of an answer, in reading order. */
+export const pixelsOf = ({ patches }) => Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
+
 /** Whether nothing is drawn: every pixel is black. */
 export const isBlank = ({ patches }) => /^A*=*$/.test(patches); // "A" stands for zeros in base64
 
 /** Patches put together again, the first of their colours, as rows of so many pixels: for a pad to draw on. */
-export function greyPicture({ patches, side, patch, channels }, size) {
-  const bytes = Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
+export function greyPicture(found, size) {
+  const { side, patch, channels } = found;
+  const bytes = pixelsOf(found);
   const count = side / patch;
   const at = (y, x) => bytes[(Math.floor(y / patch) * count + Math.floor(x / patch)) * patch * patch * channels + (y % patch) * patch + (x % patch)];
   const near = (i) => Math.floor((i * side) / size);

@@ -1,7 +1,7 @@
 // A sample in its own form: a picture, a room, notes, a series; with a colour for the attention to each of its places.
 
 import { lineChart } from "./lines.js";
-import { patchPicture } from "./patches.js";
+import { patchPicture, pixelsOf } from "./patches.js";
 import { pianoRoll, pitchName } from "./piano_roll.js";
 
 /** The attention to each place of a drawing: the sum of that to its tokens. */
@@ -28,8 +28,7 @@ export function drawSample(host, { drawing, shares, token, range, choose, descri
       describe,
     });
   }
-  const pixels = Uint8Array.from(atob(drawing.patches), (letter) => letter.charCodeAt(0));
-  patchPicture(host, { ...drawing, pixels, shares: own, chosen, choose: chooses, describe });
+  patchPicture(host, { ...drawing, pixels: pixelsOf(drawing), shares: own, chosen, choose: chooses, describe });
   return () => {};
 }
 

@@ -54,7 +54,7 @@ const FLIGHTS = {
 /**
  * Where the marked shapes of a drawing stand.
  * @param parts the parts of the drawing: {inner, y} by name
- * @returns {Map} {node, part, x, y, width, height} by mark, within the drawing
+ * @returns {Map} {node, down: how far its part lies below, x, y, width, height} by mark, within the drawing
  */
 export function marks(parts) {
   const found = new Map();

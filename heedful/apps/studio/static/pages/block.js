@@ -27,7 +27,6 @@ const SAYS = {
 const BANDS = {
   self: ["Attention mixes the words", true], cross: ["Cross-attention: the source", true], feedforward: ["Feed-forward: word by word", false],
 };
-const FIRST_MEASURE = "shares";
 const MEASURES = {
   shares: ["share of the output", "How much each part brought to the vector that leaves the last block. A column adds up to 1, which is all of it; below 0, a part pulls the other way.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
@@ -37,7 +36,7 @@ const MEASURES = {
 const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: FIRST_MEASURE, ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
   ...opened(studio),
 });
 
@@ -65,7 +64,7 @@ export function mount({ root, side, state, studio }) {
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer));
   const blocks = folded("Through all blocks: what each sub-layer adds to the stream",
     choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) }), carried);
-  blocks.open = state.values.measure !== FIRST_MEASURE;
+  blocks.open = state.differs(["measure"]);
   root.append(whole, section("More of the stream", blocks, contexts(state, studio)));
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, side, state, second);

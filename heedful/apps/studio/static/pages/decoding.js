@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { button, check, choice, more, panel, slider } from "../controls.js";
-import { figure, folded, h, number, refilled, section, table } from "../dom.js";
+import { figure, folded, h, number, percent, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
@@ -31,7 +31,6 @@ export const defaults = (studio) => ({
 });
 
 const LAST = "last"; // the token that is explained: the last one that was written, or a candidate's id
-const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
 
 export function mount({ root, below, side, state, studio }) {

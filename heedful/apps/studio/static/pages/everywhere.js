@@ -5,7 +5,7 @@ import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, isBlank, patchPicture } from "../draw/patches.js";
+import { greyPicture, isBlank, patchPicture, pixelsOf } from "../draw/patches.js";
 import { pianoRoll, pitchName } from "../draw/piano_roll.js";
 import { vectorPicture } from "../draw/vectors.js";
 import { play } from "../player.js";
@@ -125,8 +125,7 @@ function ofImage(state, studio, told) {
   const show = () => {
     const count = found.side / found.patch;
     const at = Math.min(Math.max(0, state.values.patch), count * count - 1);
-    const bytes = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
-    patchPicture(strip, { pixels: bytes, side: found.side, patch: found.patch, channels: found.channels, shares: null, size: CUT, chosen: at, choose, describe: `${count * count} patches in reading order.` });
+    patchPicture(strip, { pixels: pixelsOf(found), side: found.side, patch: found.patch, channels: found.channels, shares: null, size: CUT, chosen: at, choose, describe: `${count * count} patches in reading order.` });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at + found.first, choose: (row) => choose(row - found.first), describe: `The vectors of ${count * count} patches.` });
     own.said.textContent = `Patch ${at}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first}. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
     own.sized(found);

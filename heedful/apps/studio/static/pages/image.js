@@ -1,9 +1,9 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel } from "../controls.js";
-import { figure, folded, h, number, refilled, table } from "../dom.js";
+import { figure, folded, h, number, percent, refilled, table } from "../dom.js";
 import { headGrid, markHead } from "../draw/head_grid.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, isBlank, patchNumbers, patchPicture, shareKey } from "../draw/patches.js";
+import { greyPicture, isBlank, patchNumbers, patchPicture, pixelsOf, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
@@ -82,10 +82,9 @@ export function mount({ root, side, state, studio }) {
   let isNew = true; // a picture whose patches were not erased yet
   const askErased = live(resting.element, async (signal) => call("image", "erase", await pictured(), signal), ({ patches, label, probability }) => {
     const own = last.labels[0].label;
-    const bytes = Uint8Array.from(atob(last.patches), (letter) => letter.charCodeAt(0));
     resting.element.hidden = !patches.length;
     if (!patches.length) return;
-    patchPicture(resting.host, { ...last, pixels: bytes, shares: null, erased: patches, describe: `The picture without ${patches.length} patches.` });
+    patchPicture(resting.host, { ...last, pixels: pixelsOf(last), shares: null, erased: patches, describe: `The picture without ${patches.length} patches.` });
     const less = patches.length === 1 ? "this patch" : `these ${patches.length} patches`;
     resting.words.replaceChildren(...(label === null ? [`Even with ${less} black it reads “${own}”.`] : [`With ${less} black it reads “`, h("strong", { "data-fact": "erased" }, label), `”, ${percent(probability)}: the “${own}” rests on them.`]));
   });
@@ -112,8 +111,7 @@ export function mount({ root, side, state, studio }) {
   function show(found) {
     const { patch, layer: l, head: a, rollout } = state.values;
     const count = found.side / found.patch;
-    const pixels = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
-    const own = { pixels, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
+    const own = { pixels: pixelsOf(found), side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
     const where = rollout ? `layers 1 to ${l || known.layers}, followed through.` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}.`;
     cutting.words.textContent = `${count} × ${count} patches are its words. Click one.`;
@@ -146,8 +144,6 @@ export function mount({ root, side, state, studio }) {
   });
   ask();
 }
-
-const percent = (share) => (share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 

@@ -208,8 +208,6 @@ function settings(state, models) {
     if (kind && kind !== "translator" && state.values.stack) state.set({ stack: "" });
   };
   state.watch(arrange);
-  const first = defaults();
-  const changed = Object.keys(first).some((name) => !["length", "seed"].includes(name) && String(state.values[name]) !== String(first[name]));
   const others = more("More settings",
     slider(state, "keep", { label: "Bias of the forget gate: open above 0", min: -2, max: 6, step: 0.5 }),
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
@@ -221,7 +219,7 @@ function settings(state, models) {
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
     models.length ? choice(state, "model", { label: "Your own model", options: [["", "none"], ...models.map((place) => [place.name, place.name])] }) : null,
     models.length ? stack : null, models.length ? sentences : null);
-  others.open = changed;
+  others.open = state.differs(Object.keys(defaults()).filter((name) => !["length", "seed"].includes(name)));
   const controls = panel(
     slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
     others,

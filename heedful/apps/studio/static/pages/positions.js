@@ -56,7 +56,7 @@ export function mount({ root, side, state }) {
   const far = folded("Past the trained length: what a model has never seen", panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
     slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })), past);
   const openFar = () => {
-    far.open ||= Object.entries(FAR).some(([name, value]) => state.values[name] !== value);
+    far.open ||= state.differs(Object.keys(FAR));
   };
   openFar();
   root.append(words.body, section("How positions are given", body, far));

@@ -31,7 +31,7 @@ export function mount({ root, side, state, studio }) {
     check(state, "paper", { label: "Peak by the 2017 formula" }), fields.width, fields.peak, fields.final,
     check(state, "log", { label: "Logarithmic axes" }),
     runs.length ? choice(state, "run", { label: "Lay a run over it", options: [["", "none"], ...runs] }) : null, taking);
-  rare.open = RARE.some((name) => state.values[name] !== defaults()[name]);
+  rare.open = state.differs(RARE);
   side.append(
     panel(
       slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 10000, 16000, 40000] }),
