@@ -89,12 +89,15 @@ def _lost_placeholder(before: str, after: str) -> str | None:
     # placeholder behind a message like a branch: `{n, plural, …} and {name}`.
     pairs = [[_ORDER.sub("%", text) for text in (before, after)]]
     pairs.append([_BRANCH.sub(r"\1 ", text) for text in pairs[0]])
+    kept = [Counter(match[0] for match in _KEPT.finditer(text)) for text in pairs[1]]
     for match in _KEPT.finditer(pairs[1][0]):
         # Neither %seven nor %sé contains %s; letters of another script may follow it directly.
         whole = re.compile(
             re.escape(match[0]) + (r"(?![A-Za-zÀ-ɏ\d_])" if match[0][-1].isalnum() else "")
         )
         counts = [[len(whole.findall(text)) for text in pair] for pair in pairs]
+        # In `%s1%s` the second one is a text for the reader, which a translation may change.
+        counts.append([kept_in[match[0]] for kept_in in kept])
         if all(count != found for count, found in counts):
             count, found = counts[1]
             return f"{match[0]} is there {found} times, not {count}"

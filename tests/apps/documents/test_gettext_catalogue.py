@@ -110,6 +110,8 @@ MESSAGES = st.text(st.sampled_from('abZ %s{}\\"\n\té<i>.&1'), min_size=1, max_s
 
 @example(["a<a> 1"], 20)
 @example(["<a1>", "<a1\n>a"], 20)
+@example(["%a1%a"], 20)
+@example(["%s%%s b"], 20)
 @given(st.lists(MESSAGES, min_size=1, max_size=4, unique=True), st.sampled_from([20, 78]))
 def test_any_message_comes_back(messages: list[str], width: int) -> None:
     file = polib.POFile(wrapwidth=width)
