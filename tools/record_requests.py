@@ -36,9 +36,12 @@ from heedful.pretrained.catalogue import models_at_hand
 from tests.apps.studio.firefox import READY, Firefox, window
 
 IN_PAGE = {
-    "attention": {"neurons", "overview", "show"},
+    "attention": {"influence", "neurons", "overview", "show"},
     "block": {"flow", "stream"},
     "decoding": {"beam", "greedy", "step"},
+    "everywhere": {"image", "text"},
+    "image": {"erase", "look"},
+    "steps": {"attend", "follow"},
     "tour": {"walk"},
     "translate": {"alternatives", "text"},
 }
@@ -50,7 +53,9 @@ STOPS = 9
 TEXTS = ("translator", "causal_lm", "encoder")
 PATIENCE = 60.0
 
-LIST = """([...document.querySelectorAll("main details:has(.examples)")]
+FOLDS = """document.querySelectorAll("main details.chapter-fold")
+  .forEach((each) => { each.open = true; })"""
+LIST = """([...document.querySelectorAll("main details:is(:has(.examples), .chapter-fold)")]
   .forEach((each) => { each.open = true; }),
   [...document.querySelectorAll("main :is(input, select, .examples button)")]
   .filter((each) => (each.checkVisibility() || each.closest(".side details"))
@@ -184,18 +189,18 @@ class PageRequests:
         firefox.value("sessionStorage.clear()")  # what the page before left
         self.recorder.requests.clear()
         firefox.open(address)
-        self.keep(EACH_EXAMPLE)
+        self.keep(firefox, EACH_EXAMPLE)
         if firefox.value("document.querySelector('#example') !== null"):
             for place in {each["kind"]: each for each in self.places.values()}.values():
                 if place["kind"] in TEXTS:
                     settings = {"model": place["name"], "text": place["examples"][0]["text"]}
                     firefox.open(f"{address}?{urlencode(settings)}")
-                    self.keep(EACH_EXAMPLE)
+                    self.keep(firefox, EACH_EXAMPLE)
                     self.open_boxes(firefox)
         for query in self.queries():
             firefox.value("sessionStorage.clear()")
             firefox.open(f"{address}?{query}")
-            self.keep("")
+            self.keep(firefox, "")
 
     def open_boxes(self, firefox: Firefox) -> None:
         """Open every box of a figure of the model; of the first example, all is recorded."""
@@ -203,7 +208,7 @@ class PageRequests:
         for index in range(int(firefox.value(f"{boxes}.length"))):
             firefox.value(f"{boxes}[{index}].click()")
             wait(firefox)
-        self.keep("")
+        self.keep(firefox, "")
 
     def use_controls(self, firefox: Firefox, address: str) -> None:
         """Choose every option of every control of the page as it opens."""
@@ -216,7 +221,7 @@ class PageRequests:
             for value in values:
                 firefox.value(f"{SET}({index}, {json.dumps(value)})")
                 wait(firefox)
-            self.keep(FIRST_EXAMPLE)
+            self.keep(firefox, FIRST_EXAMPLE)
 
     def queries(self) -> list[str]:
         """Return the addresses of the page in the course."""
@@ -224,13 +229,16 @@ class PageRequests:
         parts = () if lesson is None else (*lesson.tries, *lesson.questions)
         return list(dict.fromkeys(each.query for each in parts if each.query))
 
-    def keep(self, example: str) -> None:
+    def keep(self, firefox: Firefox, example: str) -> None:
         """Keep what was asked for since the last time.
 
         Args:
+            firefox: browser with the page.
             example: word for the text of an example, or empty at an address of the course, whose
                 requests are all kept.
         """
+        firefox.value(FOLDS)  # a part that is opened asks for what it shows
+        wait(firefox)
         for page, call, body in self.recorder.requests:
             first = example == EACH_EXAMPLE
             computed = call in IN_PAGE.get(page, ()) and not (first or not example)

@@ -10,6 +10,7 @@ from heedful.errors import DataError
 from heedful.inspect.attention_maps import attention, parts_of, rows_and_columns
 from heedful.inspect.attention_maps import attentions as attentions_of
 from heedful.inspect.silent_tokens import influence as measure
+from heedful.inspect.subject import stack_of
 
 LONGEST = 128
 """Maximum number of tokens of a text, since the mixer is computed once for each token."""
@@ -29,6 +30,7 @@ def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]
     """
     subject, reading = read_text(request, workspace)
     stack: Any = request.stack or reading.last_stack
+    stack_of(subject.model, stack)
     tokens, _ = rows_and_columns(reading, stack)
     if len(tokens) > LONGEST:
         raise DataError(

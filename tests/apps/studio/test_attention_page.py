@@ -227,6 +227,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     cells = look.numbers_of(page.locator("figure").first, 2)
     large = [(cell, w) for cell, w in zip(cells, encoder.mean(0)[2], strict=True) if w > 1e-3]
     assert [cell for cell, _ in large] == [look.shown(float(w), 3) for _, w in large]
+    page.get_by_text("More settings").click()
     page.get_by_label("Translation", exact=True).select_option("typed")
     assert page.get_by_label("Translation, typed").input_value() == reading.target
 
@@ -297,7 +298,7 @@ def test_256_tokens_are_drawn_in_less_than_a_second(look) -> None:
 
 def test_heads_are_named_where_it_is_clear(look, axe) -> None:
     page = look.open("attention?model=encoder&layer=0&text=the+cat+sat")
-    page.get_by_text("Which heads have one").click()
+    page.get_by_text("Names of the heads").click()
     page.get_by_label("Sentences of your own, one a line").fill(CORPUS)
     page.get_by_role("button", name="Measure the heads").click()
     page.wait_for_selector(".head .label")
@@ -398,6 +399,7 @@ def test_all_heads_at_a_glance(look, readers, axe) -> None:
     assert pressed.get_attribute("aria-label") == "Layer 1, head 2"
     expected = {at: w for at, w in drawn(maps[0]).items() if at[2] == 1}
     assert links(page) == pytest.approx(expected)
+    page.get_by_text("More settings").click()
     page.get_by_label("Lines from this weight on", exact=True).fill("0.3")
     look.idle()
     assert links(page) == pytest.approx({at: w for at, w in expected.items() if w >= 0.3})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from heedful.apps.pruning.ablation import heads as every_head
 from heedful.apps.studio.pages import PAGES
+from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
 from heedful.inspect.attention_maps import parts_of
@@ -103,10 +105,10 @@ class Engine:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
 
-    def ask(self, model: Path, operation: str, **request: Any) -> Any:
+    def ask(self, model: Path | None, operation: str, **request: Any) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        line = json.dumps({"model": str(model), "operation": operation, **request})
+        line = json.dumps({"model": model and str(model), "operation": operation, **request})
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         reply = json.loads(self.process.stdout.readline())
@@ -263,6 +265,8 @@ def assert_alike(theirs: Any, own: Any, where: str) -> None:
             elif key == "shades":  # a weight may lie at the edge of two shades
                 shades = decoded(theirs[key], "u1").astype(int) - decoded(value, "u1")
                 assert np.abs(shades).max(initial=0) <= 1, where
+            elif key == "vectors":  # of three decimals, each rounded to one of two neighbours
+                np.testing.assert_allclose(theirs[key], value, rtol=0, atol=1.1e-3, err_msg=where)
             else:
                 assert_alike(theirs[key], value, f"{where}.{key}")
     elif isinstance(own, list):
@@ -314,6 +318,12 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
         {"text": TEXT},
         {"text": " ".join([TEXT] * 8), "given": "typed", "second": TEXT * 4},
     ),
+    "attention/influence": (
+        {"text": TEXT},
+        {"text": TEXT, "stack": "encoder", "block": 0},
+        {"text": TEXT, "block": 99},
+        {"text": " ".join([TEXT] * 20)},
+    ),
     "attention/neurons": ({"text": TEXT, "head": 1, "row": 3}, {"text": TEXT, "row": 99}),
     "block/flow": ({"text": TEXT}, {"text": TEXT, "layer": 0}, {"text": TEXT, "stack": "encoder"}),
     "block/stream": ({"text": TEXT}, {"text": TEXT, "stack": "encoder"}),
@@ -327,6 +337,15 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "decoding/greedy": ({"text": TEXT}, {"text": TEXT, "chosen": [9, 20]}),
     "decoding/beam": ({"text": TEXT}, {"text": TEXT, "beam": 2, "n_best": 2, "max_length": 4}),
+    "everywhere/text": ({"text": TEXT}, {"text": "A"}),
+    "steps/follow": (
+        {"text": TEXT, "head": 1, "row": 3},
+        {"text": TEXT, "part": "decoder", "layer": 0, "row": 2},
+        {"text": TEXT, "part": "cross", "head": 3, "row": 1},
+        {"text": " ".join([TEXT] * 3), "head": 2, "row": 17},
+        {"text": TEXT, "row": 99},
+        {"text": ""},
+    ),
     "tour/walk": (
         {"text": TEXT},
         {"text": TEXT, "chosen": [20], "layer": 1, "head": 2},
@@ -375,6 +394,96 @@ def test_the_end_ends_a_text(
             engine, paths, workspace_of, address, name, {"text": TEXT, "chosen": [9, end]}
         )
         assert own["ended"]
+
+
+DRAWING = np.array(
+    [[0] * 10, [0, 9, 250, 255, 255, 255, 255, 240, 12, 0]]
+    + [[0] * 6 + [100, 255, 60, 0]] * 3
+    + [[0] * 5 + [180, 220, 3, 0, 0]] * 3
+    + [[0, 0, 0, 40, 255, 90, 0, 0, 0, 0]] * 2
+).repeat(3, 0).repeat(3, 1)[1:29, 1:29].tolist()  # fmt: skip
+"""A seven, in the size of the model's images."""
+PICTURES = ({"drawing": DRAWING}, {"example": "three"})
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=["drawing", "example"])
+def test_a_picture_is_seen_as_by_the_page(
+    engine: Engine, tmp_path: Path, picture: dict[str, Any]
+) -> None:
+    model = tmp_path / "digits"
+    shutil.copytree(models_at_hand()["digits"].path, model)
+    examples = {name: example_image(name, 28).tolist() for name in EXAMPLES}
+    (model / "pictures.json").write_text(json.dumps(examples), encoding="utf-8")
+    paths, workspace = {"digits": model}, Workspace([model])
+    asked: dict[str, tuple[dict[str, Any], ...]] = {
+        "image/look": (
+            {},
+            {"patch": 20},
+            {"patch": 24, "layer": 1, "head": 2},
+            {"layer": 2, "rollout": True},
+            {"patch": 3, "rollout": True},
+            {"patch": 49},
+        ),
+        "image/erase": ({},),
+        "everywhere/image": ({},),
+    }
+    for address, bodies in asked.items():
+        for body in bodies:
+            check_answer(engine, paths, workspace, address, "digits", body | picture)
+
+
+def test_other_pictures_are_left_to_the_studio(engine: Engine) -> None:
+    path = models_at_hand()["digits"].path
+    for body in ({"drawing": [[0, 255]]}, {"example": "nothing"}, {"upload": "AAAA"}):
+        found = engine.ask(path, "answer", page="image", name="look", body=body)
+        assert found["result"] is None
+
+
+NUMBERS = st.floats(-9, 9, allow_nan=False, width=16)
+
+
+@given(data=st.data())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_typed_numbers_attend_as_in_the_page(engine: Engine, data: st.DataObject) -> None:
+    size = st.integers(1, 4)
+    rows, keys, width, wide = (data.draw(size) for _ in range(4))
+
+    def matrix(down: int, across: int) -> list[list[float]]:
+        row = st.lists(NUMBERS, min_size=across, max_size=across)
+        return data.draw(st.lists(row, min_size=down, max_size=down))
+
+    mask = data.draw(st.sampled_from(["everything", "causal", " "]))
+    bias = data.draw(st.sampled_from(["none", "alibi"]))
+    body: dict[str, Any] = {"mask": mask, "bias": bias}
+    if data.draw(st.booleans()):
+        body |= {"scale": data.draw(NUMBERS)}
+    if data.draw(st.booleans()):
+        body |= {"x": matrix(rows, keys), "q": matrix(keys, width), "k": matrix(keys, width)}
+        body |= {"v": matrix(keys, wide)}
+    else:
+        body |= {"q": matrix(rows, width), "k": matrix(keys, width), "v": matrix(keys, wide)}
+    call = CALLS["steps/attend"]
+    own = json.loads(json.dumps(call.answer(call.request.parse(body), Workspace([]))))
+    theirs = engine.ask(None, "answer", page="steps", name="attend", body=body)
+    assert_alike(theirs["result"], own, json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"q": [[1, 2], [3]]}, "rows of Q are not of the same length"),
+        ({"q": [[1, 2, 3]]}, "queries have 3 numbers and keys 2"),
+        ({"v": [[1]]}, "there are 2 keys and 1 values"),
+        ({"x": [[1]]}, "tokens have 1 numbers, so each weight matrix needs 1 rows"),
+    ],
+)
+def test_typed_numbers_that_do_not_fit_are_refused(
+    engine: Engine, changed: dict[str, Any], told: str
+) -> None:
+    body = {"q": [[1, 2]], "k": [[1, 2], [3, 4]], "v": [[1], [2]]} | changed
+    with pytest.raises(UserError, match=re.escape(told)):
+        CALLS["steps/attend"].request.parse(body)
+    assert told in engine.ask(None, "answer", page="steps", name="attend", body=body)["what"]
 
 
 def test_other_words_are_those_of_the_page(

@@ -95,7 +95,7 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     assert "0.000" not in page.locator(".readout").first.inner_text()
     effect = page.get_by_text("in Why this word?").get_attribute("href")
     assert effect.startswith("/translate?model=en-de&text=The+cat")
-    page.get_by_text("Which heads have one").click()
+    page.get_by_text("Names of the heads").click()
     page.get_by_text("that only lean to a pattern").wait_for()
     assert page.locator(".several .label").count() == 0
 

@@ -313,6 +313,7 @@ def test_pieces_are_joined_to_words(look: Any, models: Any) -> None:
     url = text.replace(" ", "+")
     page = look.open(f"attention?model=t5&part=encoder&layer=0&heads=1&text={url}")
     assert page.locator("[data-side=row]").count() == len(words)
+    page.get_by_text("More settings").click()
     page.get_by_label("Join pieces to words").check()
     look.idle()
     shown = page.locator("[data-side=row]").all_inner_texts()

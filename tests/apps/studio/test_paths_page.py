@@ -14,6 +14,7 @@ from heedful.models.shape import TranslatorShape
 
 QUICK = "paths?length=16&width=16&layers=1"
 GRADIENTS = "Gradient of the last token's output, by distance"
+CURVES = "As curves, by distance"
 
 
 def transformer(**changes: Any) -> TranslatorShape:
@@ -75,6 +76,7 @@ def test_steps(visit: Any) -> None:
 
 def test_gradients_are_the_library_s(visit: Any) -> None:
     page = visit.open(QUICK + "&window=4&keep=2")
+    page.get_by_text(CURVES).click()
     picture = page.locator("figure", has_text=GRADIENTS)
     expected = [
         *(
@@ -163,6 +165,7 @@ def test_numbers_out_of_range_are_refused(visit: Any) -> None:
 
 def test_the_curve_is_read_with_keys(visit: Any) -> None:
     page = visit.open(QUICK + "&cells=gru")
+    page.get_by_text(CURVES).click()
     chart = page.locator("figure", has_text=GRADIENTS).locator("svg[role=img]")
     chart.focus()
     chart.press("Home")
@@ -188,6 +191,7 @@ def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: A
     visit.until("document.querySelector('.measuring').innerText.includes('(3 of 15)')")
     bar = page.locator(".measuring progress")
     assert abs(float(bar.evaluate("bar => bar.value")) - 2 / 15) < 1e-6
+    page.get_by_text(CURVES).click()
     legend = page.locator("figure", has_text=GRADIENTS).locator(".legend")
     assert legend.inner_text().split("\n") == ["RNN", "LSTM"]  # those that were measured
     page.get_by_role("button", name="Stop").click()

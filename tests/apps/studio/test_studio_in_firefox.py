@@ -115,7 +115,7 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     name = f"Layer {noted.layer}, head {noted.head}"
     wait_for(firefox, f"{pressed}.some((each) => each.title.startsWith('{name}'))")
     part = {"cross": "Cross-attention"}.get(noted.part, noted.part.title())
-    title = f"{part}, layer {noted.layer}"
+    title = f"{part}, layer {noted.layer}, head {noted.head}"
     assert firefox.value("document.querySelector('figure h3').textContent") == title
     firefox.open(home + "block?model=en-de")
     words = firefox.value("document.querySelector('main').innerText")
@@ -146,6 +146,7 @@ def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home
     )
     assert f"{most.count:,} words" in firefox.value("document.querySelector('.pair').textContent")
     last = clear[model][-1]
+    firefox.value("document.querySelectorAll('.chapter-fold').forEach((e) => { e.open = true; })")
     row = (
         f"[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('{last.relation}'))"
     )

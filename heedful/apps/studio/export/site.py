@@ -20,6 +20,7 @@ from heedful.apps.studio.course import read_course
 from heedful.apps.studio.export.recording import chosen_pages, defaults_of, packed, record
 from heedful.apps.studio.export.script_bundle import bundle
 from heedful.apps.studio.pages import Page
+from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import ConfigError, UserError
 from heedful.text.tokenizer_pair import WORDS_FILE
@@ -38,7 +39,7 @@ SCRIPT = "studio.js"
 WEIGHTS = "model.safetensors"
 LARGEST = 12 << 20
 """Maximum size of a model's weights in bytes that go into a site, to run in the page."""
-IN_PAGE = ("translator", "causal_lm", "encoder")
+IN_PAGE = ("translator", "causal_lm", "encoder", "vision")
 """Kinds of models that run in the page."""
 
 
@@ -196,7 +197,7 @@ def _course_of(names: Collection[str]) -> dict[str, Any]:
 
 
 def runs_in_page(place: WorkspaceDirectory) -> bool:
-    """Return True if a model reads text and is small enough to run in a page."""
+    """Return True if a model reads text or images and is small enough to run in a page."""
     weights = place.path / WEIGHTS
     small = weights.is_file() and weights.stat().st_size <= LARGEST
     return small and place.is_at_hand and place.kind() in IN_PAGE
@@ -209,6 +210,9 @@ def model_script(place: WorkspaceDirectory) -> str:
         for file in sorted(place.path.glob("*.json"))
         if file.name != WORDS_FILE  # which checks read, and no page asks for
     }
+    if place.kind() == "vision":
+        side = texts["config.json"]["model"]["image_size"]
+        texts["pictures.json"] = {name: example_image(name, side).tolist() for name in EXAMPLES}
     content = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
     files = {
         "texts": packed(content.encode()),

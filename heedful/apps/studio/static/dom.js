@@ -87,6 +87,13 @@ export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
 }
 
+/** A part of a page for who wants to know more: its title stands there, and opens it. */
+export function foldedSection(title, ...children) {
+  const made = folded(h("h2", {}, title), ...children);
+  made.classList.add("chapter-fold");
+  return made;
+}
+
 let beside = () => "";
 
 /** Say what stands beside every figure's title, given its element. Told once: who makes it needs this file. */

@@ -2,7 +2,7 @@
 
 import { call, live, StudioError } from "./api.js";
 import { choice } from "./controls.js";
-import { figure, folded, h, number, section } from "./dom.js";
+import { figure, folded, foldedSection, h, number } from "./dom.js";
 import { heatMap } from "./draw/heat.js";
 import { shownPiece } from "./draw/links.js";
 
@@ -26,16 +26,21 @@ export function hearing(root, state, second) {
   const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
   const block = choice(state, "block", { label: "Block", options: [[-1, "the last"], ...(state.values.block < 0 ? [] : [[state.values.block, String(state.values.block + 1)]])] });
   const body = h("div", {});
-  root.append(section("Who hears whom, and how much",
+  const place = foldedSection("Who hears whom, and how much",
     h("p", {}, "Each token falls silent in turn: the layer reads zeros in its place. What then changes in the output of another token is what that one had heard of it."),
-    h("div", { class: "row walk" }, stack, block), body));
+    h("div", { class: "row walk" }, stack, block), body);
+  place.open = state.differs(Object.keys(hearingDefaults));
+  place.addEventListener("toggle", () => place.open && ask());
+  root.append(place);
   const about = h("p", { class: "sentence" });
   const heard = figure("What each token hears");
   const weights = figure("Attention weights of the same layer");
   const fading = figure("By distance");
   const pictures = h("div", {}, about, h("div", { class: "columns" }, heard.element, weights.element), folded("By distance", fading.element));
 
+  // The model reads the text once for each token, so nothing is asked for before it is seen.
   const ask = live(body, (signal) => {
+    if (!place.open) return null;
     const asked = second.asked();
     return asked.text.trim() === "" ? null : unlessRefused(() => call("attention", "influence", { ...asked, stack: state.values.stack, block: state.values.block }, signal));
   }, (found) => {
@@ -79,7 +84,11 @@ export function hearing(root, state, second) {
 
   return {
     ask,
+    open() {
+      place.open = true;
+    },
     changed(names) {
+      if (names.some((name) => name in hearingDefaults)) place.open = true;
       if (names.length === 1 && names[0] === "stack") state.set({ block: -1 });
       if (names.some((name) => ["model", "text", "second", "given", "stack", "block"].includes(name))) ask();
     },

@@ -60,10 +60,11 @@ async function drawPage(studio, page) {
   // What is wide, such as a table, goes where no settings stand beside it.
   const below = h("div", { class: `body below ${page.name}` });
   const { side, opener } = sideColumn();
+  const script = await import(`./pages/${page.name}.js`);
+  // A picture that needs the whole width has its settings in a line above it.
   main.replaceChildren(
     h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)),
-    h("div", { class: "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), below, opener);
-  const script = await import(`./pages/${page.name}.js`);
+    h("div", { class: script.wide ? "stage wide" : "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), below, opener);
   const state = openState(script.defaults(studio));
   carried(state, studio, script.kinds ?? []);
   await script.mount({ root, below, side, state, studio });

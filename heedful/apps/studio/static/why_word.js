@@ -3,7 +3,7 @@
 
 import { call, live } from "./api.js";
 import { button } from "./controls.js";
-import { figure, h, number, section, table } from "./dom.js";
+import { figure, folded, h, number, section, table } from "./dom.js";
 import { heatMap } from "./draw/heat.js";
 import { shownPiece, spokenPiece } from "./draw/links.js";
 import { lineChart } from "./draw/lines.js";
@@ -52,7 +52,7 @@ export function whyWord(asked, { word: name, limits = [], again: title = "Transl
   deep.append(h("div", { class: "columns" }, h("div", {}, lens.element, tops), parts.element));
   const body = section(`Why “${name}”?`,
     h("div", { class: "row" }, h("div", { class: "field" }, h("label", { for: "why-against" }, "Compared with"), contrast),
-      h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, deep, anew,
+      h("div", { class: "field" }, h("label", { for: "why-way" }, "Measured by"), way)), first, anew, folded("Layer by layer, and what each sub-layer adds", deep),
     limits.length ? h("div", { class: "limits" }, h("h3", {}, "What this model cannot do"), h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : "");
   const against = () => (contrast.value === "" ? null : Number(contrast.value));
   const other = () => (against() === null ? null : spokenPiece(contrast.selectedOptions[0].dataset.piece));
@@ -103,7 +103,7 @@ function writeAgain(host, title, { model, line }) {
   const silent = new Map();
   const off = new Set();
   const [words, heads, result] = [h("div", { class: "row" }), h("div", { class: "row" }), h("p", { class: "text", dir: "auto", id: "again", role: "status" })];
-  host.append(h("h3", {}, title), h("p", { class: "note" }, "Click words of the text that nothing may attend to, and heads to switch off."), words, heads, result);
+  host.append(h("h3", {}, title), h("p", { class: "note" }, "Click words of the text that nothing may attend to, or below heads to switch off."), words, result, folded("Heads to switch off", heads));
   const ask = live(host, async (signal) => {
     if (!silent.size && !off.size) return null;
     return call("translate", "again", { model, line, silent: [...silent.values()].flat(), heads: [...off] }, signal);

@@ -13,12 +13,14 @@ const { read } = await load("readings");
 const models = new Map();
 
 function modelAt(directory) {
+  if (directory === null) return undefined;
   if (!models.has(directory)) {
     const files = {};
-    for (const name of ["config.json", "tokenizer.json", "target_tokenizer.json", "reading.json"]) {
+    for (const name of ["config.json", "tokenizer.json", "target_tokenizer.json", "reading.json", "pictures.json"]) {
       const path = `${directory}/${name}`;
       if (existsSync(path)) files[name] = JSON.parse(readFileSync(path, "utf-8"));
     }
+    files["pictures.json"] ??= {};
     const { buffer, byteOffset, length } = readFileSync(`${directory}/model.safetensors`);
     files["model.safetensors"] = buffer.slice(byteOffset, byteOffset + length);
     models.set(directory, loadModel(files));

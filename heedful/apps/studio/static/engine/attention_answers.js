@@ -2,14 +2,17 @@
 
 import { wordNumbers } from "./alignment.js";
 import { at, base64, encoded } from "./forms.js";
-import { attentionLayers, choose, mixersOf, numHeads, partsOf, passOf, rowsAndColumns } from "./passes.js";
+import { attentionLayers, choose, mixersOf, numHeads, partsOf, passOf, rowsAndColumns, stackOf } from "./passes.js";
+import { Refusal } from "./refusal.js";
 
 const MOST_WEIGHTS = 1 << 22; // of an answer: 16 MiB
 const MOST_THUMBNAIL = 48; // rows and columns; weights of longer texts are averaged
+const MOST_SILENT = 128; // tokens of a text, as the mixer is computed once for each
+const ROUNDING = 1e-6; // relative changes below this come from the order of sums
 const MOST_KEYS = 24; // in the neuron view: those with the largest weights
 
 /** Kind of attention and the index of a layer that a request means. */
-function chosenLayer(model, { part = "", layer = -1 }) {
+export function chosenLayer(model, { part = "", layer = -1 }) {
   const name = part || partsOf(model)[0];
   const layers = attentionLayers(model, name);
   return { name, layers, layer: layer < 0 ? layers.length - 1 : choose(layer, layers.length, "layer") };
@@ -105,5 +108,52 @@ export function neurons(model, request) {
       };
     }),
     context: Array.from(at(vectors("context"), row).values),
+  };
+}
+
+/** How much each token's output of a block's self-attention changes while another token is silent. */
+export function influence(model, request) {
+  const { reading, capture } = passOf(model, request);
+  const stack = stackOf(model, request.stack || model.lastStack);
+  const tokens = reading[stack.name];
+  const count = tokens.ids.length;
+  if (count > MOST_SILENT) {
+    throw new Refusal({ what: `${count} tokens are more than the ${MOST_SILENT} that can be left out one by one`, where: "text", remedy: "Shorten it, or call heedful.inspect.influence" });
+  }
+  const { block: wanted = -1 } = request;
+  const block = wanted < 0 ? stack.blocks.length - 1 : choose(wanted, stack.blocks.length, "layer");
+  const address = `${stack.name}.${block}.self`;
+  const input = capture.get(`${address}.input`).values;
+  const whole = stack.mix(block, input);
+  const { width } = stack;
+  const lengthOf = (row, of) => Math.sqrt(Array.from({ length: width }, (_, i) => of(row * width + i) ** 2).reduce((sum, value) => sum + value, 0));
+  const lengths = tokens.ids.map((_, row) => Math.max(1e-30, lengthOf(row, (i) => whole[i])));
+  const changes = tokens.ids.map(() => new Array(count));
+  for (let silent = 0; silent < count; silent += 1) {
+    const output = stack.mix(block, input.slice().fill(0, silent * width, (silent + 1) * width));
+    lengths.forEach((length, row) => {
+      const change = lengthOf(row, (i) => output[i] - whole[i]) / length;
+      changes[row][silent] = change < ROUNDING ? 0 : change;
+    });
+  }
+  const byDistance = (of) => tokens.ids.map((_, far) => Array.from({ length: count - far }, (_, i) => of(i, i + far)).reduce((sum, value) => sum + value, 0) / (count - far));
+  const { shape: [heads], values: weights } = capture.get(`${address}.weights`);
+  const size = count * count;
+  return {
+    stacks: Object.fromEntries(Object.entries(model.stacks).map(([name, each]) => [name, each.blocks.length])),
+    stack: stack.name,
+    block,
+    address,
+    kind: "attention",
+    about: "Multi-head attention; fewer key/value heads make it grouped-query or multi-query.",
+    pieces: tokens.pieces,
+    changes,
+    before: byDistance((early, late) => changes[late][early]),
+    after: byDistance((early, late) => changes[early][late]),
+    weights: tokens.ids.map((_, row) => tokens.ids.map((_, column) => {
+      let sum = 0;
+      for (let head = 0; head < heads; head += 1) sum += weights[head * size + row * count + column];
+      return sum / heads;
+    })),
   };
 }

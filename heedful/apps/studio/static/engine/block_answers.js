@@ -39,7 +39,7 @@ const labelOf = ({ name }) => (name === "feedforward" ? "the feed-forward networ
 const thousands = (number) => number.toLocaleString("en-US");
 
 /** What a query sees, as the end of a sentence. */
-function describeMask(mask) {
+export function describeMask(mask) {
   if (mask.kind === "all_of") return mask.parts.map(describeMask).join(", that are also ");
   return { everything: "every key", causal: "keys at or before its own position", segment: "keys of its own segment" }[mask.kind];
 }

@@ -1,22 +1,25 @@
-// A model of a model directory: translator, language model or masked language model.
+// A model of a model directory: translator, language model, masked language model or vision Transformer.
 
 import { ACTIVATIONS, GATED, linear, normalize, rowOf } from "./arithmetic.js";
 import { Refusal } from "./refusal.js";
 import { readTensors } from "./safetensors.js";
 import { Stack, copyBeam } from "./stack.js";
 import { Tokenizer } from "./tokenizer.js";
+import { KNOWN as OF_VISION, VisionModel } from "./vision.js";
 
-const KINDS = { translator: ["encoder", "decoder"], causal_lm: ["decoder"], encoder: ["encoder"] };
+const KINDS = { translator: ["encoder", "decoder"], causal_lm: ["decoder"], encoder: ["encoder"], vision: ["encoder"] };
 
 /**
  * Load a model.
  * @param files contents by the names in a model directory: `config.json` and `tokenizer.json` parsed,
- *   `model.safetensors` as an ArrayBuffer; `target_tokenizer.json` and `reading.json` where it has them
+ *   `model.safetensors` as an ArrayBuffer; `target_tokenizer.json` and `reading.json` where it has them;
+ *   of a model of images `pictures.json`, rows of pixels of its examples by their names
  */
 export function loadModel(files) {
   const spec = files["config.json"].model;
   refuseOthers(spec);
   const tensors = readTensors(files["model.safetensors"]);
+  if (spec.kind === "vision") return new VisionModel(spec, tensors, files["pictures.json"]);
   const source = new Tokenizer(files["tokenizer.json"]);
   const target = files["target_tokenizer.json"] ? new Tokenizer(files["target_tokenizer.json"]) : source;
   const reading = { split: "sentences", language: "en", letterless: 0, ...files["reading.json"] };
@@ -184,6 +187,7 @@ function sinusoid(position, width, layout) {
 }
 
 const KNOWN = {
+  vision: OF_VISION,
   attention: ["kind", "over", "num_heads", "num_kv_heads", "head_width", "bias", "output_bias", "scale", "dropout", "mask", "rotary", "query_key_norm_over"],
   feedforward: ["kind", "width", "activation", "bias", "dropout"],
   sublayer: ["name", "part", "norm", "norm_placement", "dropout", "residual", "residual_scale"],
@@ -215,12 +219,14 @@ function refuseOthers(spec) {
     if (value) check(value, "norm", where);
     if (value?.unit_offset) refuse(`${where}.unit_offset`);
   };
-  check(spec, "model", "model");
   if (!KINDS[spec.kind]) refuse("model.kind");
+  const sees = spec.kind === "vision";
+  check(spec, sees ? "vision" : "model", "model");
+  if (sees && (spec.pooling !== "mean" || spec.channels !== 1 || !spec.labels?.length || spec.pixels.shorter_side)) refuse("model");
   if (spec.kind === "encoder" && (spec.pooler || spec.heads?.[0]?.kind !== "masked_lm")) refuse("model.heads");
-  check(spec.embedding, "embedding", "embedding");
-  check(spec.embedding.positions, "positions", "embedding.positions");
-  if (spec.embedding.scale === "rounded" || spec.embedding.positions.kind === "axes") refuse("embedding");
+  check(spec.embedding ?? {}, "embedding", "embedding");
+  check(spec.embedding?.positions ?? {}, "positions", "embedding.positions");
+  if (spec.embedding?.scale === "rounded" || spec.embedding?.positions.kind === "axes") refuse("embedding");
   for (const name of KINDS[spec.kind]) {
     check(spec[name], "stack", name);
     norm(spec[name].final_norm, `${name}.final_norm`);

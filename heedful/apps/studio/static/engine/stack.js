@@ -66,6 +66,14 @@ export class Stack {
     } : null));
   }
 
+  /** The self-attention of a block by itself, of its own input [L, D]: the output [L, D]. */
+  mix(number, input) {
+    const sublayer = this.blocks[number].find(({ part }) => part.over === "input");
+    const positions = Array.from({ length: input.length / this.width }, (_, i) => i);
+    const state = { keys: [], values: [] };
+    return attention(input, positions.length, sublayer, positions.map(() => state), { positions, silent: null, keep: null });
+  }
+
   /** The state of a beam before its first token: no keys and values yet. */
   begin() {
     return this.blocks.map((block) => block.map(() => ({ keys: [], values: [] })));

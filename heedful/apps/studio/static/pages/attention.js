@@ -1,7 +1,7 @@
 import { addressOf } from "../address.js";
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, panel, slider, tabs } from "../controls.js";
-import { figure, folded, h, number, section, table } from "../dom.js";
+import { button, check, choice, more, panel, slider, tabs } from "../controls.js";
+import { figure, folded, foldedSection, h, number, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
 import { headGrid, markHead, nameHeads } from "../draw/head_grid.js";
 import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.js";
@@ -13,6 +13,7 @@ import { exampleHead, noModel, notedHead, pieceOf, placesOf, subjectDefaults, su
 import { joinWords, weightMaps, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
+export const wide = true;
 const ALL = "all";
 const MOST_CELLS = 900; // of a matrix that is drawn small beside the lines
 
@@ -50,18 +51,19 @@ export function mount({ root, below, side, state, studio }) {
   const whole = figure("All heads");
   whole.element.classList.add("overview");
   const view = tabs(state, "view", { label: "Drawn as", options: [["lines", "Lines"], ["matrix", "Matrix"], ["strips", "All heads, one word"], ["neurons", "Query · key"]] });
-  side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, part, layer,
-      slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" })));
+  const others = more("More settings", ...second.elements, slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
+  others.open = state.differs(["given", "second", "least", "words"]);
+  side.append(panel(...subjectFields(state, studio, kinds, { rows: 1, hint: "Up to 4,000 characters, and as many pieces as the model takes." }), others));
   const evidence = h("p", { class: "note" });
   const measured = folded("What was measured of this head", evidence);
   const matrix = figure("The same as a matrix");
-  const beside = h("div", {}, whole.element, heads, measured, matrix.element);
-  root.append(view, h("div", { class: "pair" }, body, beside));
+  const beside = h("div", {}, whole.element, measured, matrix.element);
+  const which = h("div", { class: "row which" }, part, layer, heads);
+  root.append(view, which, h("div", { class: "pair" }, body, beside));
   const hears = hearing(below, state, second);
   const named = labelled(below, state);
   const relations = h("div", {});
-  below.append(relations);
+  named.element.append(relations);
   const relate = () => relations.replaceChildren(relationSection(studio, state.values.model,
     (each) => state.set({ part: each.part === last?.part ? state.values.part : each.part, layer: each.layer - 1, heads: [String(each.head - 1)] }, { step: true })));
 
@@ -108,13 +110,14 @@ export function mount({ root, below, side, state, studio }) {
     for (const old of region) old.remove();
     const weightless = last?.parts.length === 0;
     heads.hidden = last === null;
-    for (const each of [part, layer, view, beside, named.element]) each.hidden = weightless;
+    for (const each of [which, view, beside, named.element]) each.hidden = weightless;
     if (last === null) {
       body.append(h("p", { class: "note" }, "Type a text, or choose an example."));
       return;
     }
     second.written(last.target);
     if (weightless) {
+      hears.open(); // the only measure of such a model
       body.append(second.answer, h("p", { class: "sentence" }, `No layer of this model has attention weights: its tokens exchange information by ${last.mixers.join(", ")}. Who hears whom, and how much, is measured all the same: it stands below.`));
       return;
     }
@@ -205,7 +208,7 @@ function headButtons(place, { state, own, on, last, named, relationOf }) {
   const set = (heads) => state.set({ heads: heads.length === own.heads ? [ALL] : heads.map(String) }, { step: true });
   const all = Array.from({ length: own.heads }, (_, head) => head);
   const focused = [...place.children].indexOf(document.activeElement);
-  place.replaceChildren(h("legend", {}, "Heads (double-click: one alone)"), ...all.map((head) => {
+  place.replaceChildren(h("legend", { title: "A click turns a head on or off, a double click leaves it alone" }, "Heads"), ...all.map((head) => {
     const label = named?.part === last.part ? named.labels.find((each) => each.layer === last.layer && each.head === head) : null;
     const swatch = h("span", { class: "swatch" });
     swatch.style.background = headColour(head, own.heads);
@@ -227,7 +230,7 @@ function draw(body, { state, last, own, on, choose, matrix }) {
   const heads = weightsOf(on);
   // One head stands among the others of its layer, which tell how it differs.
   const others = on.length === 1 ? weightsOf([...shown.maps.keys()].filter((head) => head !== on[0])) : [];
-  const picture = figure(`${PARTS[last.part][2]}, layer ${own.blocks[last.layer] + 1}`);
+  const picture = figure(`${PARTS[last.part][2]}, layer ${own.blocks[last.layer] + 1}${on.length === 1 ? `, head ${on[0] + 1}` : ""}`);
   const left = own.heads - last.maps.size;
   picture.words.textContent = `${PARTS[last.part][1]}${view === "lines" ? "" : ` ${rows.length} × ${columns.length} weights for each head.`}`;
   matrix.element.hidden = view !== "lines" || !heads.length || rows.length * columns.length > MOST_CELLS;
@@ -321,12 +324,11 @@ function labelled(below, state) {
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
-  const list = folded("Which heads have one, and sentences of your own", host,
+  const place = foldedSection("Names of the heads",
+    h("p", {}, "A head has a name where its pattern is clear over many sentences: “previous” looks at the word before."), host,
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences of your own, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure));
-  list.open = state.values.corpus !== "";
-  const place = section("Names of the heads",
-    h("p", {}, "A head has a name where its pattern is clear over many sentences: “previous” looks at the word before."), list);
+  place.open = state.values.corpus !== "";
   below.append(place);
   let found = null;
   let tell = () => {};

@@ -22,6 +22,7 @@ const DRAWS = 3; // of weights and tokens, whose mean is drawn
 const DECADES = 5; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
 
+export const wide = true;
 export const defaults = () => ({
   length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
@@ -177,7 +178,7 @@ function stepped(host, state) {
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
-      const picture = { ...network, widest: 660, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
+      const picture = { ...network, widest: 980, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }
@@ -246,10 +247,12 @@ function arrived(host, state) {
     "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");
   const numbers = h("div", { class: "slim" });
   const written = h("div", { class: "own" });
-  host.append(signal.element, farthest, numbers, picture.element, written,
+  const curves = folded("As curves, by distance", picture.element, written,
     h("p", { class: "note" }, "An RNN's state goes through the same matrix and tanh at each step, so the signal shrinks by about the same factor each time. A Transformer's token depends mostly on itself, through the residual connection, and on far tokens as much as on near ones."));
+  host.append(signal.element, farthest, numbers, curves);
   return ({ reaches, own, length }) => {
     const { shown, model, window } = state.values;
+    curves.open ||= Boolean(model) || state.differs(["shown"]); // what is drawn there alone
     const series = [...reaches].map(([network, samples]) => ({
       name: named(network, window), fact: network === "window" ? "transformer-window" : network, colour: COLOURS[network], dashed: network === "window",
       reach: { relative: mean(samples.map((each) => each.relative)), mean: mean(samples.map((each) => each.mean)) },

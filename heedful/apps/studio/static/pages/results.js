@@ -4,6 +4,7 @@ import { figure, folded, h, number, section, table } from "../dom.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
 
+export const wide = true;
 export const defaults = () => ({ pair: "en_de", group: "" });
 
 /** What differs where the base model falls short, which is in French: facts of the paper. */

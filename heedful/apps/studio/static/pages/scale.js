@@ -5,6 +5,7 @@ import { figure, folded, h, number, section } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
 
+export const wide = true;
 export const defaults = () => ({ width: 64, keys: 12, seed: 1 });
 
 const WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];

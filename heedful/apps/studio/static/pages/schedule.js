@@ -7,6 +7,7 @@ import { lineChart } from "../draw/lines.js";
 import { meanCurve, percent } from "../small_runs.js";
 import { labelSmoothing, smoothingDefaults } from "../smoothing.js";
 
+export const wide = true;
 export const defaults = () => ({
   kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: false, run: "", ...smoothingDefaults,
 });
