@@ -137,7 +137,7 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     assert columns.count() == 3
     text, image, music = (columns.nth(i) for i in range(3))
     text.get_by_role("button", name="cat").click()
-    assert "Token 1: “·cat”" in text.locator(".chosen-token").inner_text()
+    assert "Token 2: “·cat”" in text.locator(".chosen-token").inner_text()
     assert not image.is_visible()  # one kind at a time
     page.get_by_role("button", name="Music", exact=True).click()
     music.locator(".roll-note").nth(3).click()
@@ -148,7 +148,7 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     strip.focus()
     for key in ("ArrowRight", "ArrowRight"):
         image.locator("canvas[aria-label*='reading order']").press(key)
-    assert "Patch 26: row 4, column 6" in image.locator(".chosen-token").inner_text()
+    assert "Patch 27: row 4, column 6" in image.locator(".chosen-token").inner_text()
     for part in ("piece=1", "patch=26", "event="):
         assert part in at.address()
     assert page.locator(".joint-name").last.text_content() == "The same block"

@@ -96,7 +96,7 @@ function ofText(state, studio, told) {
     const at = Math.min(state.values.piece, found.pieces.length - 1);
     tokens.replaceChildren(...found.pieces.map((piece, i) => chip([shownPiece(piece), h("small", {}, found.ids[i])], i === at, () => choose(i))));
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.pieces.length} pieces.` });
-    own.said.textContent = `Token ${at}: “${shownPiece(found.pieces[at])}” is number ${number(found.ids[at])} of ${number(found.vocabulary)} pieces. That row of a table, and its position, make vector ${at}.`;
+    own.said.textContent = `Token ${at + 1}: “${shownPiece(found.pieces[at])}” is number ${number(found.ids[at])} of ${number(found.vocabulary)} pieces. That row of a table, and its position, make vector ${at + 1}.`;
     own.sized(found);
   };
   const ask = live(own.body, async (signal) => {
@@ -127,7 +127,7 @@ function ofImage(state, studio, told) {
     const at = Math.min(Math.max(0, state.values.patch), count * count - 1);
     patchPicture(strip, { pixels: pixelsOf(found), side: found.side, patch: found.patch, channels: found.channels, shares: null, size: CUT, chosen: at, choose, describe: `${count * count} patches in reading order.` });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at + found.first, choose: (row) => choose(row - found.first), describe: `The vectors of ${count * count} patches.` });
-    own.said.textContent = `Patch ${at}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first}. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
+    own.said.textContent = `Patch ${at + 1}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first + 1}. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
     own.sized(found);
   };
   const ask = live(own.body, async (signal) => {
@@ -187,7 +187,7 @@ function ofMusic(state, tunes, told, more) {
     });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
     const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
-    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. That row of a table makes vector ${at}; this table is still random, as before training.`;
+    own.said.textContent = `Token ${at + 1}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. That row of a table makes vector ${at + 1}; this table is still random, as before training.`;
     own.sized(found);
   };
   const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {
