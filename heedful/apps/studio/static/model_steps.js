@@ -75,8 +75,8 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     const opened = { part: own?.part ?? part, ...openedHead(own, { layer, head }) };
     const follow = async (at) => ({ ...await call("steps", "follow", { ...second.asked(), ...opened, row: at }, signal), head: opened.head });
     const found = await follow(Math.max(0, row));
-    // Else the last word: from left to right it has the most to look at.
-    const place = row >= 0 ? -1 : own ? pieceOf(found.rows, own.word) : found.rows.findLastIndex((piece) => /^[^<].*\p{L}|^\p{L}/u.test(piece));
+    // Of a decoder the last word: from left to right it has the most to look at.
+    const place = row >= 0 ? -1 : own ? pieceOf(found.rows, own.word) : found.part !== "decoder" ? 0 : found.rows.findLastIndex((piece) => /^[^<].*\p{L}|^\p{L}/u.test(piece));
     return place > 0 ? follow(place) : found;
   }, (found) => {
     last = found;
