@@ -210,7 +210,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     if "en-de" not in models_at_hand():
         pytest.skip("en-de is not at hand")
     folder = tmp_path_factory.mktemp("site") / "a folder"
-    export_site(Workspace([models_at_hand()["en-de"].path]), folder, PAGES)
+    models = Workspace([models_at_hand()[name].path for name in ("en-de", "digits")])
+    export_site(models, folder, [*PAGES, "image", "steps"])
     return folder.as_uri()
 
 
@@ -270,6 +271,25 @@ def test_a_sentence_of_ones_own_is_translated_by_the_model_in_the_page(
     opened.open(f"{site}/translate.html?text=The+dog+sleeps.")
     assert opened.value(PROBLEMS) == ""
     assert "Hund" in opened.value("document.querySelector('#translation').textContent")
+
+
+def test_a_digit_that_is_drawn_is_read_by_the_model_in_the_page(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    seven = "0*93.f*10.0*18.f*10.0*24.f*4.0*23.f*4.0*24.f*4.0*23.f*4.0*24.f*4.0*23.f*4.0*24.f*4."
+    seven += "0*23.f*4.0*24.f*4.0*23.f*4.0*24.f*4.0*23.f*4.0*24.f*4."
+    size = sum(int(count) for count in re.findall(r"\*(\d+)", seven))
+    opened.open(f"{site}/image.html?picture=drawing&patch=10&drawing={seven}0*{784 - size}.")
+    wait_for(opened, "document.querySelector('[data-fact=erased]') !== null")
+    assert opened.value("document.querySelector('[data-fact=label]').textContent") == "7"
+    assert opened.value(PROBLEMS) == ""
+
+
+def test_numbers_that_are_typed_attend_in_the_page(opened: Firefox | Chromium, site: str) -> None:
+    opened.open(f"{site}/steps.html?stage=6&q=1+0&k=1+0%0A0+1&v=33%0A55&scale=0")
+    assert opened.value(PROBLEMS) == ""
+    words = opened.value("document.querySelector('[data-stage].reached').innerText")
+    assert "44" in words  # half of 33 and half of 55
 
 
 MARKS = "performance.getEntriesByType('mark').map((each) => each.name).join()"
