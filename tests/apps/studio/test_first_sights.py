@@ -100,6 +100,20 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     assert page.locator(".several .label").count() == 0
 
 
+def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
+    page = sight.open("steps?mask=causal")
+    stages = page.locator(".stage-row button")
+    names = ["Queries, keys, values", "q · k", "× scale", "Mask", "Softmax", "Weighted sum"]
+    assert stages.all_inner_texts() == names
+    assert stages.nth(4).locator(".mini-hidden").count() == 3  # of a triangle of three words
+    stages.nth(4).click()
+    page.get_by_role("heading", name="5. Softmax").wait_for()
+    assert stages.nth(4).get_attribute("aria-current") == "step"
+    page.get_by_label("Follow", exact=True).select_option("model")
+    sight.idle()
+    assert not stages.first.is_visible()  # a query alone has no matrices
+
+
 def test_another_part_is_chosen(sight: Any) -> None:
     page = sight.open("attention")
     page.get_by_label("Attention of").select_option("encoder")

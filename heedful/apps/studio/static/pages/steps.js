@@ -3,6 +3,7 @@ import { button, check, choice, panel, text } from "../controls.js";
 import { folded, h, number } from "../dom.js";
 import { equation, matrix } from "../draw/matrix.js";
 import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
+import { stageRow } from "../draw/stage_row.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
 
@@ -99,7 +100,8 @@ export function mount({ root, side, state, studio }) {
   const [settings, result] = [h("div", {}), h("div", {})];
   side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
   const formula = h("p", { class: "formula", role: "math", "aria-label": "softmax of Q times K transposed over the square root of the width of a key, times V" });
-  root.append(h("p", { class: "row" }, back, next, where), formula, result, saves(result, () => where.textContent));
+  const overview = h("div", {});
+  root.append(h("p", { class: "row" }, back, next, where), formula, overview, result, saves(result, () => where.textContent));
   for (const field of [...more, typed.querySelector("[id^='mask-']").closest(".field")]) field.classList.remove("wide");
 
   const ask = live(body, (signal) => {
@@ -118,6 +120,8 @@ export function mount({ root, side, state, studio }) {
     const { queries, row } = namesOf(found, state.values);
     renewWords(words, { pieces: queries, chosen: row, choose: (index) => state.set({ query: index + 1 }, { step: true }), label: "Click a query to follow it" });
     host.replaceChildren(...stages(found, state));
+    const there = stagesOf(setIn(state.values));
+    stageRow(overview, stagesInShort(found).filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], row, choose: (stage) => state.set({ stage }, { step: true }) });
   }
   const arrange = () => {
     const { x, on } = state.values;
@@ -127,6 +131,7 @@ export function mount({ root, side, state, studio }) {
     }
     const there = stagesHere();
     const at = reached(there, state.values);
+    overview.hidden = on === "model"; // of which one query is computed
     formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
       .flatMap(([words, stages]) => [stages.includes(there[at]) ? h("mark", {}, words) : words]));
     back.disabled = at <= 0;
@@ -146,6 +151,14 @@ export function mount({ root, side, state, studio }) {
   arrange();
   if (state.values.on === "model") model.changed([]);
   else ask();
+}
+
+/** The matrices of each stage. */
+function stagesInShort(found) {
+  const hidden = found.visible.map((line) => line.map((seen) => !seen));
+  const matrices = [[{ values: found.q }, { values: found.k, followed: false }, { values: found.v, followed: false }], [{ values: found.raw }], [{ values: found.scaled }], [{ values: found.scores }], [{ values: found.scores, hidden }],
+    [{ values: found.weights, kind: "share", hidden }], [{ values: found.output }]];
+  return matrices.map((each, stage) => ({ stage, name: STAGES[stage], matrices: each }));
 }
 
 /** Names of queries and keys, and the row of the query that is followed. */
