@@ -31,7 +31,7 @@ from heedful.apps.studio.app import build_app
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.export.recording import EACH_EXAMPLE, FIRST_EXAMPLE, REQUESTS
 from heedful.apps.studio.pages import PAGES
-from heedful.apps.studio.workspace import Workspace
+from heedful.apps.studio.workspace import Workspace, compared_runs
 from heedful.pretrained.catalogue import models_at_hand
 from tests.apps.studio.firefox import READY, Firefox, window
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--pages", nargs="*", help="all if not given")
     names = parser.parse_args().pages or [page.name for page in PAGES]
     listed = json.loads(REQUESTS.read_text(encoding="utf-8")) if REQUESTS.is_file() else {}
-    workspace = Workspace([each.path for each in models_at_hand().values()])
+    workspace = Workspace([*(each.path for each in models_at_hand().values()), *compared_runs()])
     with (
         serving(workspace) as (home, recorder),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,

@@ -28,7 +28,7 @@ from heedful.apps.sockets import address_of, listen
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.export.site import PREVIEWS, preview_of
 from heedful.apps.studio.pages import PAGES
-from heedful.apps.studio.workspace import Workspace
+from heedful.apps.studio.workspace import Workspace, compared_runs
 from heedful.pretrained.catalogue import models_at_hand
 
 ROOT = Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def take_previews(browser: Any, home: str) -> None:
 def serving() -> Iterator[str]:
     """Serve the models at hand; the address, with a slash at the end."""
     listening = listen("127.0.0.1", 0)
-    workspace = Workspace([each.path for each in models_at_hand().values()])
+    workspace = Workspace([*(each.path for each in models_at_hand().values()), *compared_runs()])
     server = uvicorn.Server(uvicorn.Config(build_app(workspace), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

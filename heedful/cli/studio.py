@@ -64,10 +64,11 @@ def studio(
         )
     report = Report("studio", output, models=models, host=host, port=port)
     from heedful.apps.studio.app import serve
-    from heedful.apps.studio.workspace import Workspace
+    from heedful.apps.studio.workspace import Workspace, compared_runs
 
     given = [directory_of(path) for path in models]
-    workspace = Workspace([*given, *(each.path for each in models_at_hand().values())])
+    at_hand = (each.path for each in models_at_hand().values())
+    workspace = Workspace([*given, *at_hand, *compared_runs()])
     if export is not None:
         from heedful.apps.studio.export.site import export_site
 
@@ -84,7 +85,9 @@ def studio(
     def ready() -> None:
         if output.json:
             print_json({"address": link, "models": list(workspace.places)})
-        for young in (place for place in workspace.places.values() if not place.has_model):
+        for young in workspace.places.values():
+            if young.has_model or young.is_compared:
+                continue
             say(f"{young.name} has no model yet; it is shown as soon as training has written one")
         say(f"The studio is at {link} (Ctrl-C stops it)")
         if not is_loopback(host):

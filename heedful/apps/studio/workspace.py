@@ -32,6 +32,9 @@ _CONFIG = "config.json"
 _RUN_CONFIG = "config.toml"
 _WEIGHTS = "*.safetensors"
 _KEPT = 32
+COMPARED = Path(__file__).with_name("compared_runs")
+"""Runs of one small translator with several settings, without their models; see
+`benchmarks/pretrained/learning_rates.py`."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,16 @@ class WorkspaceDirectory:
         """True for a model of the package."""
         return self.card() is not None
 
+    @property
+    def is_compared(self) -> bool:
+        """True for one of the package's runs that are there to be compared."""
+        return self.path.parent == COMPARED
+
     def plain(self) -> dict[str, Any]:
         """Return name, kind, run and examples as JSON data, or the model's problem."""
         facts: dict[str, Any] = {"name": self.name, "run": self.log is not None, "kind": None}
+        if self.is_compared:
+            return facts | {"compared": True, "examples": []}
         try:
             facts["kind"] = self.kind()
         except UserError as error:
@@ -277,6 +287,11 @@ class Workspace:
                 remedy="Start the studio with the run directory",
             )
         return log
+
+
+def compared_runs() -> list[Path]:
+    """Return the directories of the package's runs that are there to be compared."""
+    return sorted(COMPARED.iterdir())
 
 
 def _has_begun(path: Path) -> bool:

@@ -350,7 +350,7 @@ def test_a_model_in_a_thread_refuses_in_words(opened: Firefox | Chromium, site: 
 def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
     folder = Path(unquote(urlsplit(site).path))
     found = {file.name for file in (folder / "previews").iterdir()}
-    assert found == {preview_of(name) for name in ("", *PAGES)}
+    assert found == {preview_of(name) for name in ("", *PAGES, "image", "steps")}
 
 
 def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, site: str) -> None:

@@ -256,6 +256,7 @@ def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
     page.get_by_label("perplexity", exact=True).check()
     sight.until("[...document.querySelectorAll('.multiples h3')].at(-1).innerText === 'Perplexity'")
     assert page.get_by_label("loss", exact=True).is_checked()  # of the other list
+    page.get_by_text("Which runs").click()
     page.get_by_label("english-masked", exact=True).check()
     differing = page.locator("[aria-label='Settings in which they differ']")
     page.locator("summary", has_text="settings in which they differ").click()

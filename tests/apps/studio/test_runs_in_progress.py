@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
@@ -16,8 +17,8 @@ from starlette.testclient import TestClient
 
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.pages.runs_page import seconds_left
-from heedful.apps.studio.run_log import RunState
-from heedful.apps.studio.workspace import Workspace
+from heedful.apps.studio.run_log import RunLog, RunState
+from heedful.apps.studio.workspace import Workspace, compared_runs
 from heedful.errors import ModelError
 from heedful.train.run_settings import RunSettings
 
@@ -112,6 +113,42 @@ def test_own_runs_come_alone(
     assert [each.is_checked() for each in boxes.all()] == [True, False]
 
 
+def test_runs_that_are_there_to_be_compared(
+    visit_at: Callable[[str], Any], serve: Callable[[Sequence[Path]], str]
+) -> None:
+    """Six runs of one model in one chart: a colour for each learning rate, and their means."""
+    from heedful.pretrained.catalogue import models_at_hand
+
+    visit = visit_at(serve([models_at_hand()["digits"].path, *compared_runs()]))
+    page = visit.open("")
+    assert "rate-" not in page.locator(".places").inner_text()  # they have no models
+    page = visit.open("runs")
+    lines = page.locator(".multiples path.line")
+    assert lines.count() == 9  # of each run on texts held back, and three means
+    assert page.locator(".multiples path.faint").count() == 6
+    ends = page.locator(".multiples .end").all_text_contents()
+    assert sorted(ends) == [f"learning rate {rate}" for rate in ("0.0002", "0.004", "0.08")]
+    runs = {path.name: RunLog(path).curve("loss", "validation")[1] for path in compared_runs()}
+    means = {
+        rate: float(np.mean([loss[-1] for name, loss in runs.items() if f"-{rate}-" in name]))
+        for rate in ("0.0002", "0.004", "0.08")
+    }
+    told = page.locator(".sentence").first.inner_text()
+    assert told.startswith("Of 6 runs rate-0.004-width-64 ends with the lowest loss")
+    best = sorted(means, key=means.__getitem__)
+    assert told.endswith("; ".join(f"{rate} ends at {means[rate]:.3g}" for rate in best) + ".")
+    names = page.get_by_label("State of the runs").first.locator("tbody th").all_inner_texts()
+    assert [name for name in names if name != "digits"] == sorted(
+        runs, key=lambda name: min(runs[name])
+    )
+    assert not page.get_by_text("Texts of the models").is_visible()
+    page.get_by_label("A colour for each").select_option("width")
+    visit.until("document.querySelectorAll('.multiples path.line').length === 8")
+    page.get_by_label("Curves on").select_option("both")
+    page.get_by_label("A colour for each").select_option("")
+    visit.until("document.querySelectorAll('.multiples path.line.dashed').length === 6")
+
+
 def test_without_own_runs_a_translator_opens_with_what_it_wrote(
     visit_at: Callable[[str], Any], serve: Callable[[Sequence[Path]], str]
 ) -> None:
@@ -124,5 +161,6 @@ def test_without_own_runs_a_translator_opens_with_what_it_wrote(
     assert "complete, fine-tuned" in states
     page.get_by_role("heading", name="Worst translations").wait_for()
     assert page.get_by_text("validation does not").is_visible()
+    page.get_by_text("Which runs").click()
     page.get_by_label("en-de", exact=True).uncheck()
     page.get_by_role("heading", name="Worst translations").wait_for(state="hidden")

@@ -238,6 +238,7 @@ def test_translations_are_followed_over_time(runs_page: Any, pair: list[Path]) -
     page.wait_for_function(
         "() => document.querySelector('.history').innerText.includes('ein Hund')"
     )
+    page.locator("summary", has_text="At every validation").click()
     assert rows.nth(2).inner_text().endswith("as before")
     assert "ein Hund\tHund" in page.get_by_label("first, step 60").inner_text()
 
@@ -270,6 +271,7 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     headings = page.locator("[aria-label='State of the runs'] thead th").all_inner_texts()
     assert {"newest loss", "best validation", "learning rate"} <= set(headings)
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
+    page.locator("summary", has_text="in which they differ").click()
     assert "schedule.peak_learning_rate" in differing.inner_text()
     assert not page.get_by_role("heading", name="Sample translations").is_visible()
 
@@ -292,6 +294,7 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert "run is at step 61 of 100" in page.locator(".training").inner_text()
     assert page.evaluate("document.activeElement.getAttribute('role')") == "img"
     assert "step 1:" in page.locator(".multiples .readout").first.inner_text()
+    page.get_by_text("Which runs").click()
     page.get_by_label("other", exact=True).uncheck()
     visit.until("document.querySelectorAll('.legend li').length === 3")
     legend = page.locator(".legend li").all_inner_texts()

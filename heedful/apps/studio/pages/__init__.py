@@ -174,9 +174,9 @@ PAGES: tuple[Page, ...] = (
         "runs",
         "Runs",
         "Curves of training runs as they grow, and texts of their models.",
-        "Training lowers the loss: how surprised a model is by the next piece of a text. On texts "
-        "that it learns from it falls in any case; what counts is the loss on texts that it never "
-        "learns from, measured at each validation. Runs that train grow here as they write.",
+        "Training lowers the loss: how surprised a model is by the next piece of a text. What "
+        "counts is the loss on texts that it never learns from. Runs that train grow here as they "
+        "write.",
     ),
 )
 """All pages, in the order of the course."""

@@ -48,7 +48,7 @@ const LIVE = 3000; // milliseconds between two looks at a run that trains
 /** The models and runs; those that train say how far they are, as long as the page is open. */
 function placeList(studio) {
   const list = h("ul", { class: "places" });
-  const fill = (places) => list.replaceChildren(...places.map(place));
+  const fill = (places) => list.replaceChildren(...places.filter((each) => !each.compared).map(place));
   fill(studio.places);
   const refresh = async () => {
     const { places } = await studioFacts().catch(() => studio); // away for a moment: as before

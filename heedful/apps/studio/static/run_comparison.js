@@ -26,7 +26,7 @@ function stateOf(run) {
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 
-const MANY = 12; // settings in which runs differ that are shown unfolded
+const FEW = 3; // runs that are not chosen and stand among the others
 
 const settings = (name) => [name, (run) => run.settings[name]];
 
@@ -81,7 +81,7 @@ export function comparison(state) {
   const score = choice(state, "score", { label: "Score", options: [["", "the one that chooses the model"]] });
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
-  const scored = h("div", { hidden: true }, controls, scores);
+  const scored = folded("Scores, and what it took to reach one", controls, scores);
   const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run."), standing, scored, differences);
 
   const ask = live(scores, (signal) => {
@@ -112,7 +112,16 @@ export function comparison(state) {
   function order() {
     const focused = standing.contains(document.activeElement) ? document.activeElement : null;
     const at = [...standing.querySelectorAll("thead button")].indexOf(focused);
-    standing.replaceChildren(tableOfRuns(state, runs));
+    const isChosen = (run) => state.values.runs.includes(run.name);
+    const others = runs.filter((run) => !isChosen(run));
+    const open = standing.querySelector("details")?.open ?? false;
+    const folds = others.length > FEW && others.length < runs.length;
+    standing.replaceChildren(tableOfRuns(state, folds ? runs.filter(isChosen) : runs));
+    if (folds) {
+      const more = folded(`${others.length} other runs`, tableOfRuns(state, others));
+      more.open = open;
+      standing.append(more);
+    }
     if (focused) standing.querySelector(at < 0 ? `[data-run="${CSS.escape(focused.dataset.run)}"]` : `th:nth-child(${at + 1}) button`)?.focus({ preventScroll: true });
   }
 
@@ -128,7 +137,7 @@ export function comparison(state) {
       if (now === told) return; // asked anew every few seconds: what was unfolded stays so
       told = now;
       const differing = () => table("Settings in which they differ", ["setting", ...state.values.runs.filter((name) => Object.keys(runs.find((run) => run.name === name)?.settings ?? {}).length)], rows.map((row) => [row.setting, ...row.values]), { words: true });
-      differences.replaceChildren(rows.length > MANY ? folded(`${rows.length} settings in which they differ`, differing) : rows.length ? differing() : "");
+      differences.replaceChildren(rows.length ? folded(`${rows.length} ${rows.length === 1 ? "setting" : "settings"} in which they differ`, differing) : "");
     },
   };
 }

@@ -3,7 +3,7 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { h, number, section, table } from "./dom.js";
+import { folded, h, number, section, table } from "./dom.js";
 
 const SHORT = 90; // characters of a sentence in the list
 const CHANGED_MOST = "the one that changed most";
@@ -18,9 +18,9 @@ export function textsOverTime(state) {
   const said = h("output", { for: "history-step", class: "count" });
   const sliding = h("div", { class: "field slider" }, h("label", { for: "history-step" }, "Validation at step"), range, said);
   const now = h("div", { "aria-live": "polite" });
-  const all = h("div", {});
+  const every = folded("At every validation", "");
   const controls = h("div", { class: "panel" }, sentence, sliding);
-  const body = h("div", {}, controls, now, all);
+  const body = h("div", {}, controls, now, every);
   const element = section("Sample translations over time", h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked."), body);
   let answer = null;
 
@@ -53,7 +53,8 @@ export function textsOverTime(state) {
     const cell = (each) => (!each ? "–" : each.changed ? h("span", {}, marked(each.words), each.chrf === null ? "" : h("span", { class: "note" }, ` ${number(each.chrf, 3)}`)) : h("span", { class: "note" }, "as before"));
     const made = table("Translations at every validation, with their chrF", ["step", ...answer.runs.map((run) => run.name)], found.map((step) => [number(step), ...by.map((texts) => cell(texts.get(step)))]), { words: true, class: "figures wrapped" });
     made.querySelectorAll("tbody tr")[found.indexOf(chosen)].setAttribute("aria-current", "true");
-    all.replaceChildren(made);
+    if (every.children.length > 1) every.lastChild.remove();
+    every.append(made);
   }
 
   const ask = live(body, (signal) => call("runs", "history", { runs: state.values.runs, sentence: state.values.sentence }, signal), (found) => {
@@ -76,12 +77,13 @@ export function worstTexts(state) {
   return { element, ask };
 }
 
-/** Lines typed here, as the newest model of each run translates or continues them. */
-export function typedLines(state) {
+/** Lines typed here, as the newest model of each run translates or continues them; `writes` tells by its name whether a run has one. */
+export function typedLines(state, writes) {
   const written = h("div", {});
   const element = section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written);
   let answered = "";
   const ask = live(written, (signal) => {
+    element.hidden = !state.values.runs.some(writes);
     const lines = state.values.lines.split("\n").filter((line) => line.trim() !== "").slice(0, 5);
     return call("runs", "samples", { runs: state.values.runs, lines }, signal);
   }, (found) => {

@@ -19,7 +19,7 @@ let charts = 0;
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
- *   ends: true for names at the ends of the lines, where there is room, instead of a legend; mark: [x, words] of an upright line,
+ *   ends: true for names at the ends of the lines but pale ones, where there is room, instead of a legend; mark: [x, words] of an upright line,
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
@@ -88,7 +88,7 @@ function layOut(host, chart, all) {
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
-  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.linked ? LINKED : 0, leftOf(y, Boolean(chart.y.label))), right: width - (ends ? Math.max(...all.map((each) => widthOf(each.name))) + 10 : MARGIN.right) };
+  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.linked ? LINKED : 0, leftOf(y, Boolean(chart.y.label))), right: width - (ends ? Math.max(...all.map((each) => (each.faint ? 0 : widthOf(each.name)))) + 10 : MARGIN.right) };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
   if (chart.x.text) x.text = chart.x.text;
   return { ...box, x, y, all, chart, ends };
@@ -108,7 +108,7 @@ function drawLines(into, { all, x, y }) {
 
 /** Names at the ends of lines, pushed apart where they would cover each other, and the mark. */
 function drawNames(into, { all, x, y, right, top, bottom, chart, ends }) {
-  const names = ends ? all.map(({ name, colour: fill, points }) => ({ name, fill, y: y.scale(points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
+  const names = ends ? all.filter((each) => !each.faint).map(({ name, colour: fill, points }) => ({ name, fill, y: y.scale(points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
   names.forEach((each, i) => { each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom); });
   into.selectAll("text.end").data(names).join("text").attr("class", "tick end").attr("x", right + 6).attr("y", (each) => each.y + 4)
     .style("fill", (each) => each.fill).text((each) => each.name);

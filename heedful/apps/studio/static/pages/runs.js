@@ -11,26 +11,34 @@ const LINE = "The children went to the"; // for a model that continues texts
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
 /**
- * What a page opens with: the runs of the person, or else of one model at hand, as the losses of others say nothing
- * beside them: a language model's, whose curve begins where training began. Of a run elsewhere the scores are enough.
+ * What a page opens with: the runs of the person, or else those of the package that are there to be compared; with
+ * neither, one of a model at hand, as the losses of other tasks say nothing beside it.
  */
 function opening({ places }) {
   const runs = places.filter((place) => place.run);
-  const own = runs.filter((place) => !place.limits);
+  const own = runs.filter((place) => !place.limits && !place.compared);
+  const compared = runs.filter((place) => place.compared);
   const one = ["causal_lm", "translator"].map((kind) => runs.find((place) => place.kind === kind)).find(Boolean) ?? runs[0];
-  return { lines: own.length || one?.kind !== "causal_lm" ? "" : LINE, runs: (own.length ? own.slice(0, 6) : runs.length ? [one] : []).map((place) => place.name), figures: own.length ? USUAL : USUAL.filter((name) => !["lr", "tokens_per_second"].includes(name)) };
+  const names = (some) => some.map((place) => place.name);
+  if (own.length) return { lines: "", runs: names(own.slice(0, 6)), figures: USUAL, group: "" };
+  if (compared.length > 1) return { lines: "", runs: names(compared), figures: ["loss"], group: "learning rate", sort: "best validation" };
+  return { lines: one?.kind === "causal_lm" ? LINE : "", runs: one ? [one.name] : [], figures: USUAL.filter((name) => !["lr", "tokens_per_second"].includes(name)), group: "" };
 }
 
 export const defaults = (studio) => ({
-  ...opening(studio), axis: "step", smooth: 0.9, logx: false, logy: false, from: 0, to: 0,
-  score: "", target: "", sentence: -1, at: -1, sort: "",
+  axis: "step", smooth: 0.9, logx: false, logy: false, from: 0, to: 0, part: "",
+  score: "", target: "", sentence: -1, at: -1, sort: "", ...opening(studio),
 });
+
+export const wide = true;
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
 const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
+const PARTS = { both: "both", validation: "held-back texts", train: "training texts" };
 const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it is no chance any more
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
+const FEW = 3; // runs whose ends are all told in words, and whose training is drawn beside validation
 
 const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
 
@@ -47,16 +55,17 @@ export function mount({ root, below, side, state, studio }) {
   const training = h("p", { class: "note training" });
   const which = several(state, "figures", { label: "Figures", options: [] });
   const rare = several(state, "figures", { label: "", options: [] });
+  const colours = choice(state, "group", { label: "A colour for each", options: [["", "run"]] });
+  const shown = choice(state, "part", { label: "Curves on", options: Object.entries(PARTS) });
   side.append(
-    panel(several(state, "runs", { label: "Runs", options: names }), which,
-      choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
-      slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
-      more("More figures and scales", rare,
+    panel(colours, shown, which, more("Which runs", several(state, "runs", { label: "Runs", options: names })),
+      more("More figures and scales", rare, choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
+        slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
         check(state, "logx", { label: "logarithmic axis" }), check(state, "logy", { label: "logarithmic figures" }))));
   const compared = comparison(state);
   const history = textsOverTime(state);
   const worst = worstTexts(state);
-  const lines = typedLines(state);
+  const lines = typedLines(state, (name) => studio.places.some((place) => place.name === name && !place.compared));
   root.append(training, drawing.body);
   below.append(compared.element, history.element, worst.element, lines.element);
 
@@ -71,6 +80,11 @@ export function mount({ root, below, side, state, studio }) {
     rare.fill(offer(false));
     rare.hidden = !offer(false).length;
     compared.show(found);
+    const groups = settingsThatDiffer(chosen);
+    colours.fill([["", "run"], ...groups]);
+    colours.hidden = !groups.length;
+    shown.querySelector("select").value = partOf(state.values);
+    colours.querySelector("select").value = groups.includes(state.values.group) ? state.values.group : "";
     const now = Object.fromEntries(["lines", "validations", "samples"].map((part) => [part, chosen.map((run) => [run.name, run[part]])]));
     const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(before[part]);
     if (differs("lines")) drawing.ask();
@@ -88,7 +102,7 @@ export function mount({ root, below, side, state, studio }) {
     const touches = (...settings) => settings.some((name) => changed.includes(name));
     if (touches("axis", "logx") && !touches("from")) state.set({ from: 0, to: 0 });
     if (touches("runs")) look();
-    if (touches("from", "to", "logy")) drawing.draw();
+    if (touches("from", "to", "logy", "part", "group")) drawing.draw();
     if (touches(...CURVES)) drawing.ask();
     if (touches("runs", "score", "target")) compared.ask();
     if (touches("sort")) compared.order();
@@ -111,12 +125,19 @@ function standing(runs) {
     `${run.name} is at step ${number(run.step)}${run.max_steps ? ` of ${number(run.max_steps)}` : ""}${run.left > 0 ? `, about ${duration(run.left)} left` : ""}`).join("; "), `. Read again every ${EVERY / 1000} seconds.`];
 }
 
+/** Which curves are drawn where nobody has chosen: of many runs those on texts held back. */
+const partOf = ({ part, runs }) => part || (runs.length > FEW ? "validation" : "both");
+
+/** The settings of the table in which runs differ. */
+const settingsThatDiffer = (runs) => Object.keys(runs[0]?.settings ?? {}).filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1);
+
 const lowest = (points) => points.reduce((least, point) => (point[1] < least[1] ? point : least));
 
 /** What the losses of runs say, for who sees such curves for the first time. */
-function lossInWords(runs, axis, { offered, states }) {
+function lossInWords(runs, axis, { offered, states, group, valueOf }) {
   const read = runs.filter(({ figures: { loss } }) => loss && loss.train.length > 1 && loss.validation.length > 1);
   const at = (place) => `${axis === "step" ? "step " : ""}${number(place)}${axis === "step" ? "" : ` ${AXES[axis]}`}`;
+  if (read.length > FEW) return rankedInWords(read, group, valueOf);
   if (read.length !== 1) return read.length ? comparedInWords(read, at, new Set(states.map((run) => run.task)).size > 1) : [];
   const [{ name, figures: { loss: { train, smoothed, validation } } }] = read;
   const [first, last, best] = [validation[0], validation.at(-1), lowest(validation)];
@@ -141,6 +162,20 @@ const comparedInWords = (runs, at, differ) => [
   }), ".", differ ? " They learn different tasks, so compare the forms of the curves, not their heights." : "",
 ];
 
+/** Of many runs the best and the worst, and the means of those that share a setting. */
+function rankedInWords(runs, group, valueOf) {
+  const ends = runs.map(({ name, figures: { loss: { validation } } }) => [name, validation.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
+  const [best, worst] = [ends[0], ends.at(-1)];
+  const values = [...new Set(ends.map(([name]) => valueOf(name)))];
+  const mean = (value) => {
+    const own = ends.filter(([name]) => valueOf(name) === value);
+    return own.reduce((sum, [, loss]) => sum + loss, 0) / own.length;
+  };
+  const means = values.map((value) => [value, mean(value)]).sort((a, b) => a[1] - b[1]);
+  return [`Of ${runs.length} runs ${best[0]} ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and ${worst[0]} with the highest, ${number(worst[1], 3)}.`,
+    ...(values.length > 1 && values.length < runs.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${typeof value === "number" ? number(value) : value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
+}
+
 /** What is odd in a chart and has a reason. */
 function noteOf(name, runs) {
   const parts = runs.map((run) => run.figures[name]).filter(Boolean);
@@ -160,6 +195,8 @@ function curvesOf(state) {
   body.append(told, legend, grid);
   const places = new Map();
   let answer = null;
+  /** The value of the setting by which runs are coloured; undefined for a colour of its own. */
+  const valueOf = (name) => (state.values.group ? part.states.find((run) => run.name === name)?.settings[state.values.group] : undefined);
 
   const spans = () => answer.runs.map((run) => run.span).filter(Boolean);
   const whole = () => [Math.min(...spans().map(([low]) => low)), Math.max(...spans().map(([, high]) => high))];
@@ -167,7 +204,7 @@ function curvesOf(state) {
   const linked = linkedCharts({ whole, change: (next) => state.set(next ? { from: next[0], to: next[1] } : { from: 0, to: 0 }) });
   const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
   const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
-  const hint = h("p", { class: "hint" }, "Or drag over a chart; a double click shows the whole. On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on.");
+  const hint = h("p", { class: "hint", title: "On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on." }, "Or drag over a chart; a double click shows the whole.");
   body.append(h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
@@ -185,11 +222,11 @@ function curvesOf(state) {
       });
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
       for (const name of shown) {
-        const lines = answer.runs.flatMap((run) => seriesOf(run, name, answer.runs.indexOf(run), answer.runs.length === 1));
-        places.get(name).words.textContent = noteOf(name, answer.runs);
+        const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf });
+        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
-          series: lines, legend: false, linked, height: shown.length === 1 ? 330 : 200,
+          series: lines, legend: false, ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
           x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? figureName(name) : "", log: logy },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
@@ -197,8 +234,9 @@ function curvesOf(state) {
       }
       const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
       const validated = (name) => seen.has(`${name}, validation`);
+      legend.hidden = partOf(state.values) !== "both"; // the lines have their names at their ends
       legend.replaceChildren(legendOf(order.filter((name) => seen.has(name) && !(answer.runs.length > 1 && seen.has(`${name}, smoothed`))).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
-      if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, part) : []));
+      if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, { ...part, group: state.values.group, valueOf }) : []));
       told.hidden = !told.childNodes.length;
       buttons.hidden = hint.hidden = !shown.length;
       if (!shown.length) grid.replaceChildren(h("p", { class: "note" }, answer.runs.length ? "Choose a figure." : "Choose a run."));
@@ -215,12 +253,30 @@ function curvesOf(state) {
   return part;
 }
 
+/** The lines of runs in a chart; by a setting those of one value share a colour, and their mean stands out. */
+function linesOf(runs, name, { part, group, valueOf }) {
+  const values = [...new Set(runs.map((run) => valueOf(run.name)))];
+  const grouped = values.length > 1 && values.length < runs.length;
+  const colourOf = (run) => (grouped ? values.indexOf(valueOf(run.name)) : runs.indexOf(run));
+  const own = runs.flatMap((run) => seriesOf(run, name, { colour: colourOf(run), alone: runs.length === 1, part, pale: grouped }));
+  return grouped ? [...own, ...values.map((value, i) => meanOf(runs.filter((run) => valueOf(run.name) === value), name, { part, colour: i, title: `${group} ${typeof value === "number" ? number(value) : value}` }))] : own;
+}
+
+/** The mean of runs, at the places that all of them have. */
+function meanOf(runs, name, { part, colour: index, title }) {
+  const curves = runs.map((run) => (part === "train" ? run.figures[name]?.smoothed : run.figures[name]?.validation) ?? []);
+  const [first, ...others] = curves.map((points) => new Map(points));
+  const points = [...first].filter(([x]) => others.every((each) => each.has(x))).map(([x, y]) => [x, others.reduce((sum, each) => sum + each.get(x), y) / curves.length]);
+  return { name: title, colour: index, points };
+}
+
 /** The lines of a run; of several the smoothed ones alone, as those behind would cover each other. */
-function seriesOf(run, name, index, alone) {
+function seriesOf(run, name, { colour: index, alone, part, pale }) {
   const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
+  if (part !== "both") return [{ name: run.name, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
   return [
     { name: run.name, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
-    { name: `${run.name}, smoothed`, colour: index, points: smoothed },
-    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0 },
+    { name: `${run.name}, smoothed`, colour: index, points: smoothed, faint: pale },
+    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
   ];
 }
