@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
+from heedful.nn.positions import Rotary
+from heedful.nn.spec import RotarySpec
 from heedful.pretrained.catalogue import models_at_hand
 
 TIRED = "The+animal+did+not+cross+the+street+because+it+was+too+tired."
@@ -98,6 +102,34 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     page.get_by_text("Names of the heads").click()
     page.get_by_text("that only lean to a pattern").wait_for()
     assert page.locator(".several .label").count() == 0
+
+
+def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
+    page = sight.open("positions?place=7")
+    words = page.locator(".hands .tick").all_text_contents()
+    assert words[:2] == ["one turn in 6.28 positions", "sin 0.66, cos 0.75"]  # of 7 radians
+    turned = "e => e.style.transform"
+    hand = page.locator(".hands .hand").first
+    assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(7), abs=0.01)
+    page.get_by_role("slider", name="Pairs of channels").focus()
+    page.keyboard.press("ArrowRight")
+    sight.until("location.search.includes('place=8')")
+    assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(8), abs=0.01)
+    # Rotated queries and keys: both hands turn, and the angle between them stays.
+    page = sight.open("positions?scheme=rotary&place=7")
+    between = "all => all.map((e) => Number(e.style.transform.slice(7, -4)))"
+    for moved in range(2):
+        query, key = page.locator(".hands g").first.locator(".hand").evaluate_all(between)
+        assert query == pytest.approx(-math.degrees(7 + 10 * moved), abs=0.01)
+        assert query - key == pytest.approx(math.degrees(3), abs=0.01)
+        page.get_by_role("button", name="+10").click()
+    shown = re.search(r"the score: ([\d.]+) of", page.locator("main").inner_text())
+    vector = torch.zeros(2, 64)
+    vector[:, 0::2] = 1
+    turned_pair = Rotary(64, RotarySpec(layout="pairs"))(vector[None, None], torch.tensor([[5, 8]]))
+    share = float(turned_pair[0, 0, 0] @ turned_pair[0, 0, 1]) / 32
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(share, abs=1e-3)
 
 
 def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:

@@ -13,7 +13,7 @@ const titleIn = (root) => root.querySelector("h3")?.textContent;
 export function captionOf(root, title = titleIn(root)) {
   const { model, text } = openedState()?.values ?? {};
   const seen = (element) => element.checkVisibility({ visibilityProperty: false });
-  const chosen = [...document.querySelectorAll(".side .field > select")].filter((select) => select.id && seen(select.parentElement) && !/^(example|model)/.test(select.id))
+  const chosen = [...document.querySelectorAll(":is(.side, .which) .field > select")].filter((select) => select.id && seen(select.parentElement) && !/^(example|model)/.test(select.id))
     .map((select) => `${select.parentElement.querySelector("label").textContent}: ${select.selectedOptions[0]?.textContent ?? ""}`);
   const heads = [...document.querySelectorAll(".head[aria-pressed]")];
   const on = heads.filter((each) => each.getAttribute("aria-pressed") === "true").map((each) => Number(each.dataset.head) + 1);

@@ -1,17 +1,23 @@
 import { call, live, problem } from "../api.js";
-import { choice, panel, slider } from "../controls.js";
+import { choice, more, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section } from "../dom.js";
 import { beyondChart } from "../draw/beyond.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
+import { mover, pairsOfHands, wavesAndHands } from "../draw/hands.js";
 import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
 import { orderDefaults, wordOrder } from "../word_order.js";
 
+const [WAVES, CLOCKS, LONGEST] = [4, 6, 48]; // pairs of channels drawn as waves or clocks, and positions along the waves
+const SLOWEST = 0.45; // of the pairs, from the fastest on: those after it hardly move in so many positions
+const GAP = 3; // places between a query and a key
 const FAR = { scaling: "none", trained: 64, times: 4 }; // what another choice of opens the part past the trained length
 
+export const wide = true;
+
 export const defaults = () => ({
-  scheme: "sinusoidal", width: 64, length: 64, factor: 4, heads: 8, buckets: 32, max_distance: 128, model: "", table: "", ...FAR, ...orderDefaults,
+  place: 3, scheme: "sinusoidal", width: 64, length: 64, factor: 4, heads: 8, buckets: 32, max_distance: 128, model: "", table: "", ...FAR, ...orderDefaults,
 });
 
 const SCHEMES = [
@@ -50,9 +56,9 @@ export function mount({ root, side, state }) {
   const body = h("div", {});
   const past = h("div", {});
   const words = wordOrder(state);
-  side.append(
-    panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, ...words.controls),
-    panel(slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }), ...Object.values(fields)));
+  const sizes = more("Sizes", slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }), ...Object.values(fields));
+  sizes.open = state.differs(["length", ...Object.keys(fields)]);
+  side.append(panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, ...words.controls, sizes));
   const far = folded("Past the trained length: what a model has never seen", panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
     slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })), past);
   const openFar = () => {
@@ -74,8 +80,8 @@ export function mount({ root, side, state }) {
     fields.buckets.hidden ||= Boolean(model);
     fields.max_distance.hidden ||= Boolean(model);
   };
-  const show = drawn(body);
-  const without = (...names) => Object.fromEntries(Object.entries(state.values).filter(([name]) => ![...Object.keys(orderDefaults), ...names].includes(name)));
+  const show = drawn(body, state);
+  const without = (...names) => Object.fromEntries(Object.entries(state.values).filter(([name]) => ![...Object.keys(orderDefaults), "place", ...names].includes(name)));
   const askShow = live(body, (signal) => call("positions", "show", without("times"), signal), (found) => show(found, state.values));
   const askPast = live(past, (signal) => call("positions", "beyond", without(), signal), (found) => beyond(past, found));
   const ask = () => {
@@ -111,7 +117,7 @@ export function mount({ root, side, state }) {
   };
   state.watch((_, changed) => {
     if (changed.some((name) => name in FAR)) openFar();
-    if (changed.some((name) => !(name in orderDefaults))) change();
+    if (changed.some((name) => !(name in orderDefaults) && name !== "place")) change();
   });
   change();
 }
@@ -152,8 +158,37 @@ function beyond(host, found) {
   parts.forEach(([title, series, label], i) => beyondChart(figures[i].host, { series, trained: found.trained, last: found.distances.at(-1), x: "distance back", y: label, describe: `${title}.` }));
 }
 
-function drawn(host) {
+/** Radians by which each pair of channels turns from one position to the next, of some pairs from fast to slow. */
+function frequenciesOf({ table }, scheme) {
+  const pairs = table[0].length / 2;
+  // Of rotary the cosine comes first. A pair turns by less than half a turn, so its angle at position 1 is its frequency.
+  const all = Array.from({ length: pairs }, (_, i) => (scheme === "rotary" ? Math.atan2(table[1][2 * i + 1], table[1][2 * i]) : Math.atan2(table[1][2 * i], table[1][2 * i + 1])));
+  const most = Math.min(scheme === "rotary" ? CLOCKS : WAVES, pairs);
+  return Array.from({ length: most }, (_, i) => all[Math.round((i * (pairs - 1) * SLOWEST) / Math.max(1, most - 1))]);
+}
+
+function drawn(host, state) {
   const sentence = h("p", { class: "sentence" });
+  const turning = figure("");
+  let latest = null;
+  /** The waves and hands at the chosen position. */
+  function hands() {
+    if (!latest) return;
+    const { found, scheme } = latest;
+    const length = Math.min(found.table.length, scheme === "rotary" ? Infinity : LONGEST);
+    const at = Math.min(state.values.place, length - 1);
+    const frequencies = frequenciesOf(found, scheme);
+    if (scheme === "rotary") {
+      turning.words.textContent = `A query at position ${at} (blue) and a key at ${at + GAP} (ochre): both are turned by their positions, pair by pair. Move both on: the hands turn, the angle between them stays, and with it the score: ${number(share(found), 3)} of what it is at one place, over all ${found.table[0].length / 2} pairs.`;
+      pairsOfHands(turning.host, { frequencies, at, gap: GAP, describe: "Pairs of channels of a query and of a key as hands of a clock." });
+    } else {
+      turning.words.textContent = "Drag along the waves, or use the arrow keys. A hand's height is the sine and its way to the right the cosine: two channels of the position's vector. No two positions have all hands alike.";
+      wavesAndHands(turning.host, { frequencies, length, at, choose: (place) => state.set({ place }), describe: "Pairs of channels as waves over the positions, and as hands of a clock at the chosen one." });
+    }
+  }
+  const share = ({ product, distances }) => product[distances.indexOf(GAP)] / product[distances.indexOf(0)];
+  state.watch((_, changed) => changed.includes("place") && hands());
+  const buttons = mover({ get: () => state.values.place, set: (place) => state.set({ place }), last: () => Math.min(latest.found.table.length, latest.scheme === "rotary" ? Infinity : LONGEST) - 1, steps: [[-1, "−1"], [1, "+1"], [10, "+10"]] });
   return (found, { scheme }) => {
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
@@ -162,11 +197,14 @@ function drawn(host) {
         : ["How alike two positions are, by their distance", "The dot product of their vectors, as the mean over all pairs."]));
       const angle = figure("Whatever the lengths of the vectors", "Their cosine by distance.");
       const plane = figure("Two main directions");
+      latest = ["sinusoidal", "rotary"].includes(scheme) ? { found, scheme } : null;
+      turning.element.querySelector("h3").textContent = scheme === "rotary" ? `Hands that turn: a query and a key ${GAP} places apart` : "Waves and hands: how a position is written in channels";
       // Channels come in pairs, which are two curves; vectors of one length have one curve of products and cosines.
       const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
-      host.replaceChildren(sentence, table.element, near.element,
+      host.replaceChildren(...(latest ? [turning.element, buttons] : []), sentence, h("div", { class: "columns" }, table.element, near.element),
         folded("One position's vector, and all in a plane", h("div", { class: "columns" }, row.element, waves ? "" : angle.element, plane.element)));
       sentence.textContent = found.sentence;
+      hands();
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
         describe: `The ${scheme} vectors of ${found.table.length} positions.`,
@@ -200,6 +238,7 @@ function drawn(host) {
       pathChart(plane.host, { points: found.projection, name: "position", describe: "Positions in the plane of their two main directions, joined in order." });
       return;
     }
+    latest = null;
     const parts = [sentence];
     sentence.textContent = found.sentence;
     if (found.added) {
