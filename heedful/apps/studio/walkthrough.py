@@ -71,6 +71,8 @@ class TextPass:
             there, [H, Lk]; None for a model without cross-attention.
         back: weights of the last token in the same block's self-attention, [H, Lq]; None where
             that block has none.
+        stream: vectors [D] of the last token in that block: `incoming`, what `self`, `cross` and
+            `feedforward` add where it has them, and `output`; empty without cross-attention.
     """
 
     subject: Subject
@@ -80,6 +82,7 @@ class TextPass:
     tensors: dict[str, np.ndarray]
     cross: tuple[int, np.ndarray] | None
     back: np.ndarray | None
+    stream: dict[str, np.ndarray]
 
     def open(self, layer: int = -1, head: int = 0) -> OpenHead:
         """Return the tensors of a block and a head.
@@ -166,15 +169,19 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
     if layer is not None:
         wanted += [f"decoder.{layer}.{part}.weights" for part in _decoder_parts(subject, layer)]
+        wanted += _stream_of(layer).values()
     inputs = tensors(subject, [reading])
     found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
     cross = back = None
+    stream: dict[str, np.ndarray] = {}
     if layer is not None:
         # The next token is predicted from the last query.
         cross = layer, found[f"decoder.{layer}.cross.weights"][:, -1]
         own = found.get(f"decoder.{layer}.self.weights")
         back = None if own is None else own[:, -1]
-    return TextPass(subject, result, stack, inputs, found, cross, back)
+        names = _stream_of(layer)
+        stream = {name: found[at][-1] for name, at in names.items() if at in found}
+    return TextPass(subject, result, stack, inputs, found, cross, back, stream)
 
 
 def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
@@ -247,6 +254,13 @@ def _last_cross(subject: Subject) -> int | None:
     parts = [sublayers(block).get("cross") for block in blocks]
     numbers = [i for i, cross in enumerate(parts) if cross is not None and cross.has_heads]
     return numbers[-1] if numbers else None
+
+
+def _stream_of(layer: int) -> dict[str, str]:
+    """Return the addresses of the vectors that make a decoder block's output, by their names."""
+    incoming = f"decoder.{layer - 1}.output" if layer else "decoder.embedding"
+    parts = {name: f"decoder.{layer}.{name}.output" for name in ("self", "cross", "feedforward")}
+    return {"incoming": incoming, **parts, "output": f"decoder.{layer}.output"}
 
 
 def _decoder_parts(subject: Subject, layer: int) -> tuple[str, ...]:

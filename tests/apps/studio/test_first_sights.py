@@ -57,11 +57,28 @@ def test_the_tour_follows_the_pronoun(sight: Any) -> None:
 
 def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
     page = sight.open("tour?stop=9")
-    assert page.locator(".way-next-name").text_content() == "the vector of the next word"
+    frame = page.locator(".way-next-name")
+    assert frame.text_content() == "the newest column, with what is written"
     assert page.locator(".way-coming").count() == 3
     page.get_by_role("button", name="Next", exact=True).click()
-    sight.until("document.querySelector('.way-next-name').textContent.startsWith('8,000 logits')")
+    sight.until("document.querySelector('.way-next-name').textContent.endsWith('with the source')")
     assert page.locator(".way-coming").count() == 0
+    assert page.locator("[data-part='source'] .carried").count() == 12  # pieces of the sentence
+    page.get_by_role("button", name="Next", exact=True).click()
+    sight.until("document.querySelector('.told h2').textContent.includes('adds up')")
+    named = page.locator("[data-part='stream'] .way-name").all_text_contents()
+    assert named[1:4] == ["+ self-attention", "+ cross-attention", "+ feed-forward"]
+    page.get_by_role("button", name="Next", exact=True).click()
+    sight.until("document.querySelector('.way-next-name').textContent.startsWith('8,000 logits')")
+
+
+def test_a_stop_past_the_last_one_is_the_last_one(sight: Any) -> None:
+    page = sight.open("tour?stop=20")
+    sight.until("location.search.includes('stop=13')")
+    assert page.locator(".map [aria-current]").inner_text() == "Next word"
+    # A language model has no stops of a decoder that reads a source.
+    sight.open("tour?model=english&stop=20")
+    sight.until("location.search.includes('stop=11')")
 
 
 def test_fourteen_pieces_stand_side_by_side(sight: Any) -> None:
@@ -237,7 +254,7 @@ def test_an_example_is_cleared_for_a_drawing(sight: Any) -> None:
     assert sight.fact("label") == "Nothing is drawn yet."
 
 
-@pytest.mark.parametrize("name", ["block", "decoding", "tour?stop=11"])
+@pytest.mark.parametrize("name", ["block", "decoding", "tour?stop=13"])
 def test_a_link_to_a_language_model_opens_on_a_text_to_go_on_with(sight: Any, name: str) -> None:
     page = sight.open(f"{name}{'&' if '?' in name else '?'}model=english")
     sight.idle()

@@ -184,7 +184,7 @@ def test_the_grid_of_heads_is_saved_with_every_cell(visit: Any, subject: Subject
     np.testing.assert_allclose(found["rows"], expected, atol=0.5 / 255 + 1e-6)
 
 
-@pytest.mark.parametrize("stop", range(2, 12))  # before: the figure of the model, and the text
+@pytest.mark.parametrize("stop", range(2, 14))  # before: the figure of the model, and the text
 def test_every_stop_of_the_tour_is_saved(visit: Any, stop: int) -> None:
     page = visit.open(f"tour?model=learned&text={TEXT.replace(' ', '+')}&stop={stop}&query=2")
     page.locator("main .drawing svg").first.wait_for()  # which has no numbers before
@@ -211,13 +211,20 @@ def test_every_stop_of_the_tour_is_saved(visit: Any, stop: int) -> None:
     if stop == 8:
         assert (by_channel("Feed-forward", "neurons") == np.array(walk["inner"])).all()
     if stop >= 9:
+        rows = saved["Attention to what is written"]["rows"]
+        assert [row[1] for row in rows] == walk["cross"]["back"]
+    if stop >= 10:
         rows = saved["Attention to the source"]["rows"]
         assert [row[1] for row in rows] == walk["cross"]["weights"]
-    if stop == 10:
+    if stop >= 11:
+        stream = walk["cross"]["stream"]
+        found = np.array(saved["The decoder's newest column"]["rows"])[:, 1:].T
+        assert found.tolist() == list(stream.values())
+    if stop == 12:
         assert [row[1] for row in saved["Logits"]["rows"]] == [
             each["logit"] for each in walk["candidates"]
         ]
-    if stop == 11:
+    if stop == 13:
         assert [row[1] for row in saved["Next word"]["rows"]] == [
             each["probability"] for each in walk["candidates"]
         ]

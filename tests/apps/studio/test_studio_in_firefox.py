@@ -160,7 +160,7 @@ def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home
 
 
 def test_a_probability_is_a_bar_of_its_own_length_in_firefox(firefox: Firefox, home: str) -> None:
-    firefox.open(home + "tour?model=en-de&stop=11")
+    firefox.open(home + "tour?model=en-de&stop=13")
     wait_for(firefox, "document.querySelector('.way-next .count') !== null")
     shares = firefox.value(
         """[...document.querySelectorAll('.way-next button')].map((each) => {

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from heedful import inspect
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.workspace import Workspace
+from heedful.pretrained.catalogue import models_at_hand
 
 TEXT = "the cat sat on a mat"
 
@@ -84,7 +85,7 @@ def test_wrong_requests_are_refused_in_words(
 
 STOPS = [
     "Model", "Pieces", "Embedding", "Block, one of 1", "Head", "Scores", "Softmax", "Values",
-    "Feed-forward", "Decoder", "Logits", "Next word",
+    "Feed-forward", "Written", "Source", "Sum", "Logits", "Next word",
 ]  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def test_the_way_is_walked(visit: Any, axe: str) -> None:
         assert page.locator(".map [aria-current]").inner_text() == name
         assert page.locator(".told h2").inner_text().startswith(f"{number}. ")
         parts = page.locator(".drawing svg [data-part]").count()
-        assert parts == min(number + 1, 10)
+        assert parts == min(number + 1, 13)
     assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.go_back()
     visit.idle()
@@ -120,7 +121,7 @@ def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:
 
 
 def test_a_word_is_chosen(visit: Any) -> None:
-    page = visit.open(f"tour?stop=11&text={TEXT.replace(' ', '+')}")
+    page = visit.open(f"tour?stop=13&text={TEXT.replace(' ', '+')}")
     second = page.locator(".way-next button").nth(1)
     second.click()
     visit.until("location.search.includes('chosen=')")
@@ -129,6 +130,15 @@ def test_a_word_is_chosen(visit: Any) -> None:
     page.get_by_role("button", name="Take the last word back").click()
     visit.idle()
     assert page.locator("#written").inner_text() == "Nothing is written yet."
+
+
+def test_what_the_parts_of_a_decoder_block_add_is_its_output() -> None:
+    """In a block with norms before its parts."""
+    place = models_at_hand()["en-de"]
+    with TestClient(build_app(Workspace([place.path])), base_url="http://localhost") as client:
+        stream = walk(client, model="en-de", text=TEXT, chosen=[9]).json()["cross"]["stream"]
+    parts = [stream[name] for name in ("incoming", "self", "cross", "feedforward")]
+    np.testing.assert_allclose(np.sum(parts, 0), stream["output"], rtol=1e-4, atol=1e-4)
 
 
 def test_the_decoder_writes_by_itself(visit: Any, client: TestClient) -> None:

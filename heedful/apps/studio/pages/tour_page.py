@@ -114,7 +114,15 @@ def _written(passed: TextPass, request: WalkRequest) -> dict[str, Any]:
     if passed.cross is not None:
         layer, weights = passed.cross
         back = None if passed.back is None else round_digits(passed.back.mean(0))
-        cross = {"layer": layer, "weights": round_digits(weights.mean(0)), "back": back}
+        cross = {
+            "layer": layer,
+            "weights": round_digits(weights.mean(0)),
+            "back": back,
+            "stream": {
+                name: round_digits(vector[:SHOWN_CHANNELS])
+                for name, vector in passed.stream.items()
+            },
+        }
     return {
         **facts,
         "cross": cross,

@@ -11,13 +11,16 @@ import { PARTS } from "./way_parts.js";
 const LEFT = 118; // room for the names of parts
 const [NARROW, LETTER] = [34, 4.7]; // the least width of a column, and of a letter; a drawing that is wider scrolls
 const [GAP, PASSED] = [16, 6]; // between two parts, where the flow is seen, and between two that are folded
+const OF_DECODER = ["source", "stream", "writing"]; // which have columns of their own above them
 const UNFOLD = 650; // milliseconds
 
 const named = (found, index) => `“${spokenPiece(found.pieces[index])}”`;
+const short = (value) => (value < 0 ? `(${number(value, 2)})` : number(value, 2));
 const share = (value) => `${number(100 * value, 3)}\u00a0%`;
 const strongest = (row) => row.reduce((best, value, i) => (value !== null && (best < 0 || value > row[best]) ? i : best), -1);
 /** What scores are divided by: the root of a head's width in most models. */
 const rootOf = ({ factor, head_width }) => (Math.abs(factor * Math.sqrt(head_width) - 1) < 1e-6 ? `√${head_width}` : number(1 / factor, 3));
+const said = (piece) => `“${spokenPiece(piece).replaceAll("·", " ")}”`;
 const goal = (found) => (found.predicts === "hidden" ? "the hidden word" : "the next word");
 
 /** The stops: a short name, a title, what is told, and the part that is drawn. */
@@ -35,21 +38,34 @@ export const STOPS = [
   { name: "Scores", title: "The score matrix", part: "scores",
     tell: (found, query) => {
       const best = strongest(found.scores[query]);
-      return `A query times a key, channel by channel, added up and divided by ${rootOf(found)}, is a score. Rows are queries, columns are keys. ${named(found, query)} scores highest with ${named(found, best)}: ${number(found.scores[query][best], 3)}. Click a word to follow its row.`;
+      const [q, k] = [found.query[query], found.key[best]];
+      const sum = found.scores[query][best] / found.factor;
+      const inNumbers = ` In numbers: ${short(q[0])} · ${short(k[0])} + ${short(q[1])} · ${short(k[1])} + … = ${number(sum, 3)}, divided by ${rootOf(found)}.`;
+      return `A query times a key, channel by channel, added up and divided by ${rootOf(found)}, is a score. Rows are queries, columns are keys. ${named(found, query)} scores highest with ${named(found, best)}: ${number(found.scores[query][best], 3)}.${inNumbers} Click a word to follow its row.`;
     } },
   { name: "Softmax", title: "Softmax: scores become shares", part: "weights",
     tell: (found, query) => {
       const best = strongest(found.weights[query]);
-      return `The softmax makes all numbers of a row positive, with a sum of 1. ${named(found, query)} gives ${share(found.weights[query][best])} of its attention to ${named(found, best)}.`;
+      const power = Math.exp(found.scores[query][best]);
+      const inNumbers = ` In numbers: e to the power of the score, ${number(power, 3)}, divided by the sum of these powers in the row, ${number(power / found.weights[query][best], 3)}.`;
+      return `The softmax makes all numbers of a row positive, with a sum of 1. ${named(found, query)} gives ${share(found.weights[query][best])} of its attention to ${named(found, best)}.${inNumbers}`;
     } },
   { name: "Values", title: "Weighted values", part: "values",
     tell: (found, query) => `The values flow to ${named(found, query)}, each times its share, and are added up. Thick lines carry much. The results of all heads together are added to the column.` },
   { name: "Feed-forward", title: "The feed-forward network", part: "feedforward",
     tell: (found, query) => (found.inner ? `Now each column alone: ${found.width} channels widen to ${number(found.inner_width)} neurons and shrink back. In the column of ${named(found, query)} ${share(found.active[query])} of the neurons are active. The result is added to the column.`
       : "Now each column alone goes through a few of several experts. The result is added to the column.") },
-  { name: "Output", names: (found) => (found && (found.cross ? "Decoder" : "Output")), title: (found) => (found?.cross ? "From the source to the next word" : "One column decides"), part: "writing",
-    tell: (found) => (found.cross ? `After all blocks, the decoder writes. ${found.cross.back ? "Its query looks back at what is written so far, while a mask hides all that is still to come; then at the whole source" : "Its query for the next word looks at the whole source"}. Lines are the attention of its block ${found.cross.layer + 1}, the mean of the heads.`
-      : `After all blocks, the vector of ${named(found, found.from)} alone decides on ${goal(found)}: attention has brought there what it needs from the other columns.`) },
+  { name: "Output", title: "One column decides", part: "writing", decoder: false,
+    tell: (found) => `After all blocks, the vector of ${named(found, found.from)} alone decides on ${goal(found)}: attention has brought there what it needs from the other columns.` },
+  { name: "Written", title: "The decoder looks back at what it wrote", part: "back", decoder: true,
+    tell: (found) => `The encoder has read. The decoder writes one piece at a time: ${found.read.length === 1 ? `at first there is only ${said(found.read[0])}, the sign to begin` : `so far ${said(found.read.slice(1).join(""))}`}. ${found.cross.back ? "Its newest column asks all before it, in the same way as above, while a mask hides all that is still to come" : "This decoder keeps what it wrote in a state"}.` },
+  { name: "Source", title: "Cross-attention: from the source", part: "source", decoder: true,
+    tell: (found) => {
+      const best = strongest(found.cross.weights);
+      return `Then the newest column asks the source: its query meets a key of every column of the encoder. It gives ${share(found.cross.weights[best])} of its attention to ${named(found, best)}, in block ${found.cross.layer + 1} in the mean of the heads. The values flow to it by these shares.`;
+    } },
+  { name: "Sum", title: "What the decoder adds up", part: "stream", decoder: true,
+    tell: (found) => `In block ${found.cross.layer + 1} the newest column was given by self-attention what is written, by cross-attention what stands in the source, and went through a feed-forward network. The sum alone decides on ${goal(found)}.` },
   { name: "Logits", title: "Logits: a score for every piece", part: "writing",
     tell: (found) => `This vector is multiplied with a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
   { name: "Next word", names: (found) => (found?.predicts === "hidden" ? "Hidden word" : null), title: (found) => (found?.predicts === "hidden" ? "The hidden word" : "The next word"), part: "writing",
@@ -60,13 +76,16 @@ export const STOPS = [
     } },
 ];
 
+/** The stops of a model: one that reads a source and writes has stops of its decoder. */
+export const stopsOf = (decoder) => STOPS.filter((each) => each.decoder === undefined || each.decoder === decoder);
+
 /** The title of a stop, which may depend on the model. */
 export const titleOf = (stop, found) => (typeof stop.title === "function" ? stop.title(found) : stop.title);
 
 /**
  * Draw the sentence up to a stop.
  * @param found the answer of the call, the same object for the same numbers
- * @param view {stop, query: index of the column that is followed, choose: called with a column,
+ * @param view {stops: those of the model, stop, query: index of the column that is followed, choose: called with a column,
  *   openBlock: called with the number of a block}
  */
 export function drawWay(host, found, view) {
@@ -86,24 +105,24 @@ export function drawWay(host, found, view) {
   const parts = new Map();
   const layer = s("g", {});
   let y = 2;
-  const names = [...new Set(STOPS.slice(0, view.stop + 1).map((each) => each.part))];
-  host.numbers = () => wayNumbers(found, names, { stop: STOPS[view.stop].name, open: STOPS[view.stop].part, query: view.query });
+  const names = [...new Set(view.stops.slice(0, view.stop + 1).map((each) => each.part))];
+  host.numbers = () => wayNumbers(found, names, { stop: view.stops[view.stop].name, open: view.stops[view.stop].part, query: view.query });
   let gap = 0;
   for (const name of names) {
-    const open = name === STOPS[view.stop].part;
+    const open = name === view.stops[view.stop].part;
     const inner = s("g", {});
-    const height = PARTS[name](inner, found, { ...view, open, name: STOPS[view.stop].name, last: view.stop === STOPS.length - 1 }, place);
+    const height = PARTS[name](inner, found, { ...view, open, name: view.stops[view.stop].name, last: view.stop === view.stops.length - 1 }, place);
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);
-    if (name !== names[0]) layer.append(flow(columns, place, y - gap, y, view.query));
+    if (name !== names[0] && !OF_DECODER.includes(name)) layer.append(flow(columns, place, y - gap, y, view.query));
     layer.append(outer);
     gap = names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
     y += height + gap;
   }
   // The text has no columns yet: the mark begins below it.
   const top = parts.get(names[0]).height + GAP / 2;
-  const end = parts.get("writing")?.y ?? y - GAP; // what is written has columns of its own
+  const end = (parts.get("back") ?? parts.get("writing"))?.y ?? y - GAP; // what is written has columns of its own
   const marked = names.length > 1 ? [s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: top, width: step, height: end - top })] : [];
   svg.append(...marked, layer);
   svg.setAttribute("height", y - GAP + 4);
@@ -111,9 +130,9 @@ export function drawWay(host, found, view) {
   const focused = host.contains(document.activeElement) ? document.activeElement : null;
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
-  if (flies) fly(svg, STOPS[view.stop].name, found, view.query, stood, marks(parts));
+  if (flies) fly(svg, view.stops[view.stop].name, found, view.query, stood, marks(parts));
   // On a narrow screen the word that comes out would lie beyond the edge.
-  if (STOPS[view.stop].part === "writing") host.scrollLeft = (width + left - host.clientWidth) / 2;
+  if (view.stops[view.stop].part === "writing" && !found.cross) host.scrollLeft = (width + left - host.clientWidth) / 2;
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));
   if (again) again.focus({ preventScroll: true });
 }
@@ -136,6 +155,6 @@ function move(outer, now, then, unfolding) {
   slide(ghost, [{ opacity: 1, transform: "scaleY(1)" }, { opacity: 0, transform: `scaleY(${now.height / then.height})` }]).finished.then(end, end);
 }
 
-const describe = (found, { stop, query }) => `${titleOf(STOPS[stop], found)}. ${STOPS[stop].tell(found, query)}`;
+const describe = (found, { stops, stop, query }) => `${titleOf(stops[stop], found)}. ${stops[stop].tell(found, query)}`;
 
 const flow = (columns, { middle }, from, to, query) => s("g", {}, Array.from({ length: columns }, (_, i) => s("path", { class: `way-flow${i === query ? " followed" : ""}`, d: `M${middle(i)} ${from}L${middle(i)} ${to}` })));

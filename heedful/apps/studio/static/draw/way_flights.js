@@ -46,9 +46,8 @@ const FLIGHTS = {
     { path: [`neurons:${i}`, `added:${i}`], begin: 1.5 * BEAT },
     { path: [`added:${i}`, `out:${i}`], begin: 3 * BEAT },
   ]),
-  Output: (found) => each(found, (i) => [
-    { path: [`out:${i}`, "word"], begin: 40 * i, share: found.cross ? found.cross.weights[i] : Number(i === found.from) },
-  ]),
+  Output: (found) => each(found, (i) => [{ path: [`out:${i}`, "word"], begin: 40 * i, share: Number(i === found.from) }]),
+  Source: (found) => each(found, (i) => [{ path: [`added:${i}`, "asking"], begin: 40 * i, share: found.cross.weights[i] }]),
 };
 
 /**

@@ -9,7 +9,7 @@ export const nameOf = (stop, found) => stop.names?.(found) ?? stop.name;
 const MAP = ["Model", "Pieces", "Embedding",
   { stop: "Blocks", words: (found) => `Block, one of ${found?.layers ?? "several"}`, inside: [
     { words: (found) => `Attention, one head of ${found?.heads ?? "several"}`, inside: ["Head", "Scores", "Softmax", "Values"] }, "Feed-forward"] },
-  "Output", "Logits", "Next word"];
+  "Output", { words: () => "Decoder", inside: ["Written", "Source", "Sum"] }, "Logits", "Next word"];
 
 /**
  * The map.
@@ -22,16 +22,22 @@ export function tourMap(stops, go) {
   const titles = [];
   const stop = (name) => {
     const index = stops.findIndex((each) => each.name === name);
+    if (index < 0) return null; // this model has no such stop
     const made = h("button", { type: "button", onclick: () => go(index) }, name);
     buttons.set(index, made);
     return made;
   };
   const item = (each) => {
-    if (typeof each === "string") return h("li", {}, stop(each));
+    if (typeof each === "string") {
+      const own = stop(each);
+      return own && h("li", {}, own);
+    }
+    const inside = each.inside.map(item);
+    if (!inside.some(Boolean)) return null;
     const title = each.stop ? stop(each.stop) : h("span", {});
     title.classList.add("box-title");
     titles.push([title, each.words]);
-    return h("li", { class: "box" }, title, h("ol", {}, each.inside.map(item)));
+    return h("li", { class: "box" }, title, h("ol", {}, inside));
   };
   const element = h("nav", { class: "map", "aria-label": "Map of the tour" }, h("ol", {}, MAP.map(item)));
   return {

@@ -113,23 +113,12 @@ function carried(place, j, at, [from, to], weight) {
 
 const COMING = 3; // places ahead that are drawn, which the mask hides
 
-/** What the decoder has written, with lines to the place of the next word, and what is to come. Return its height. */
-function lookBack(own, { read, cross }, place, at, y) {
+/** The columns of the decoder that fit: the last pieces it wrote, and some to come, whose room is theirs. */
+function decoderColumns({ read }, place) {
   const room = Math.max(1, Math.floor((place.width - place.left) / place.step) - COMING);
   const first = Math.max(0, read.length - room);
-  const shown = read.slice(first);
-  const count = shown.length + COMING;
-  const left = Math.min(Math.max(place.left, at - (count * place.step) / 2), place.width - count * place.step);
-  const middle = (i) => left + (i + 0.5) * place.step;
-  const top = y + 44;
-  const box = (i, kind) => s("rect", { class: kind, x: middle(i) - place.step / 2 + 2, y: top, width: place.step - 4, height: 26, rx: 5 });
-  own.append(title(place.left < 100 ? "Self" : "Self-attention", top + 17), ...shown.flatMap((piece, i) => [
-    carried({ middle }, i, at, [top, y], cross.back[first + i]), box(i, "way-frame"),
-    s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), top, place.step - 5)),
-    s("text", { class: "way-value", x: middle(i), y: top + 40 }, hundredths(cross.back[first + i]))]),
-  ...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming")),
-  s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: top + 40 }, "hidden: to come"));
-  return 90;
+  const middle = (i) => place.left + (i + 0.5) * place.step;
+  return { first, shown: read.slice(first), middle };
 }
 
 /** What is known of the next word at a stop: its vector, the logits, and the word itself. */
@@ -140,6 +129,19 @@ function nextWord(found, { last, name }) {
   const best = found.candidates[0];
   return `the ${which} word: ${best.end ? "(the end)" : cut(spokenPiece(best.piece), 12)}`;
 }
+
+/** A rounded frame with words around a place. */
+function frameOf(words, at, y, place, mark = "frame", wide = 244) {
+  const width = Math.min(Math.max(wide, 8 * words.length + 32), place.width - place.left);
+  const x = Math.min(place.width - width - 4, Math.max(place.left, at - width / 2));
+  return [s("rect", { class: "way-frame open", x, y, width, height: 28, rx: 14, "data-at": mark }), s("text", { class: "way-next-name", x: x + width / 2, y: y + 18.5, "data-with": mark }, words)];
+}
+
+/** The first numbers of a vector, so that its colours are seen to be numbers. */
+const firstOf = (vector, count) => `${vector.slice(0, count).map((value) => number(value, 2)).join(", ")}, …`;
+
+/** The first numbers of the column that is followed, below the name of a row. */
+const followed = (rows, query, y) => s("text", { class: "way-value", x: 0, y, style: { textAnchor: "start" } }, firstOf(rows[query], 3));
 
 export const PARTS = {
   text(own, found, { open }, place) {
@@ -153,11 +155,11 @@ export const PARTS = {
     if (view.open) own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))));
     return view.open ? 52 : 26;
   },
-  embedding(own, found, { open }, place) {
+  embedding(own, found, { open, query }, place) {
     if (!open) return folded(own, "Embedding", "input", found.embedding, place);
     const rows = [["Token", "token", found.tokens], ["+ position", "position", found.positions], ["= input", "input", found.embedding]].filter(([, , values]) => values);
     const most = largest(...rows.map(([, , values]) => values));
-    rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
+    rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50), followed(values, query, i * 108 + 66), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
     own.append(...legend(most, place, rows.length * 108));
     return rows.length * 108 + 12;
   },
@@ -185,7 +187,7 @@ export const PARTS = {
   head(own, found, { open, query }, place) {
     if (!open) return folded(own, `Head ${found.head + 1}`, "query", found.query, place);
     const most = largest(found.query, found.key, found.value);
-    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
+    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), followed(values, query, i * 108 + 66), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
     own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
     own.append(...legend(most, place, 324));
     return 336;
@@ -213,28 +215,71 @@ export const PARTS = {
     own.append(...pieces(found, view, place, 0));
     let y = 34;
     if (found.inner) {
-      own.append(title("Neurons", y + 70), ...vectors("neurons", found.inner, place, { y, height: 136 }), title("active", y + 150),
-        ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 150 }, share(value))));
-      y += 160;
+      own.append(title("Neurons", y + 58), ...vectors("neurons", found.inner, place, { y, height: 108 }), title("active", y + 122),
+        ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 122 }, share(value))));
+      y += 132;
     }
     const most = largest(found.feedforward_output, found.output);
-    own.append(title("Added", y + 30), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
+    own.append(title("Added", y + 30), followed(found.feedforward_output, view.query, y + 44), followed(found.output, view.query, y + 102), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
       ...legend(most, place, y + 116));
     return y + 128;
   },
-  writing(own, found, view, place) {
-    own.append(...pieces(found, view, place, 0));
-    const room = 92;
-    const width = Math.min(244, place.width - place.left);
-    const at = found.cross ? place.left + (place.step * found.pieces.length) / 2
-      : Math.min(place.width - width / 2 - 4, Math.max(place.left + width / 2, place.middle(found.from)));
-    const weights = found.cross ? found.cross.weights : found.pieces.map((_, i) => (i === found.from ? 0.6 : 0));
-    weights.forEach((weight, j) => {
-      if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
-      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, hundredths(weight)));
+  back(own, found, view, place) {
+    const { first, shown, middle } = decoderColumns(found, place);
+    const box = (i, kind, y) => s("rect", { class: kind, x: middle(i) - place.step / 2 + 2, y, width: place.step - 4, height: 26, rx: 5 });
+    const written = (y) => shown.map((piece, i) => s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), y, place.step - 5)));
+    if (!view.open) {
+      own.append(title("Written", 12), ...written(-5));
+      return 16;
+    }
+    own.append(title("Written", 17), ...shown.map((_, i) => box(i, `way-frame${i === shown.length - 1 ? " open" : ""}`, 0)), ...written(0));
+    const newest = middle(shown.length - 1);
+    const back = found.cross.back ?? [];
+    own.append(...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming", 0)),
+      s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: 40 }, "hidden: to come"),
+      ...shown.flatMap((_, i) => (back.length ? [carried({ middle }, i, newest, [44, 104], back[first + i]), s("text", { class: "way-value", x: middle(i), y: 40 }, hundredths(back[first + i]))] : [])),
+      title("Self-attention", 84), ...frameOf("the newest column, with what is written", newest, 104, place));
+    return 136;
+  },
+  source(own, found, view, place) {
+    const { shown, middle } = decoderColumns(found, place);
+    const newest = middle(shown.length - 1);
+    if (!view.open) {
+      own.append(title("Source", 10), ...found.cross.weights.map((weight, j) => s("rect", { x: place.middle(j) - place.cell / 2, y: 0, width: place.cell, height: STRIP, fill: css(sequence(weight)) })));
+      return STRIP;
+    }
+    own.append(...pieces(found, view, place, 0), title("Cross-attention", 74), ...found.cross.weights.flatMap((weight, j) => [
+      carried(place, j, newest, [44, 112], weight), s("text", { class: "way-value", x: place.middle(j), y: 40 }, hundredths(weight))]),
+    ...frameOf("the newest column, with the source", newest, 112, place, "asking"));
+    return 146;
+  },
+  stream(own, found, view, place) {
+    const rows = [["Before", "incoming"], ["+ self-attention", "self"], ["+ cross-attention", "cross"], ["+ feed-forward", "feedforward"], ["After the block", "output"]].filter(([, name]) => found.cross.stream[name]);
+    const { stream } = found.cross;
+    const most = largest(Object.values(stream));
+    const wide = Math.min(430, place.width - place.left - (place.width < 560 ? 4 : 250));
+    const strip = (values, y, height) => values.map((value, i) => s("rect", { x: place.left + (i * wide) / values.length, y, width: wide / values.length + 0.4, height, fill: css(diverging(value / most)) }));
+    if (!view.open) {
+      own.append(title("Decoder", 10), s("g", { "data-at": "stream" }, strip(stream.output, 0, STRIP)));
+      return STRIP;
+    }
+    rows.forEach(([words, name], i) => {
+      const y = i * 34 + (name === "output" ? 10 : 0);
+      own.append(title(words, y + 16), s("g", { "data-at": `stream ${name}` }, strip(stream[name], y, 24)));
+      if (place.width >= 560) own.append(s("text", { class: "way-value", x: place.left + wide + 8, y: y + 16, style: { textAnchor: "start" } }, firstOf(stream[name], 5)));
     });
-    own.append(title(found.cross ? (place.left < 100 ? "Cross" : "Cross-attention") : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14, "data-at": "word" }),
-      s("text", { class: "way-next-name", x: at, y: room + 18.5, "data-with": "word" }, nextWord(found, view)));
-    return room + 30 + (view.name === "Output" && found.cross?.back ? lookBack(own, found, place, at, room + 28) : 0);
+    return rows.length * 34 + 12;
+  },
+  writing(own, found, view, place) {
+    if (found.cross) { // the decoder's column stands above
+      const wide = Math.min(430, place.width - place.left - 4);
+      own.append(...frameOf(nextWord(found, view), place.left + wide / 2, 8, place, "word", wide), s("path", { class: "way-flow", d: `M${place.left + wide / 2} -8L${place.left + wide / 2} 8` }));
+      return 38;
+    }
+    own.append(...pieces(found, view, place, 0));
+    const width = Math.min(244, place.width - place.left);
+    const at = Math.min(place.width - width / 2 - 4, Math.max(place.left + width / 2, place.middle(found.from)));
+    own.append(carried(place, found.from, at, [28, 92], 0.6), ...frameOf(nextWord(found, view), at, 92, place, "word"));
+    return 122;
   },
 };

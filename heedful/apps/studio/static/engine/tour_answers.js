@@ -159,5 +159,10 @@ function crossOfLast(model, capture) {
     return Array.from(values.subarray((rows - 1) * columns), significant);
   };
   const weights = last("cross");
-  return weights && { layer, weights, back: last("self") };
+  const names = { incoming: layer ? `${layer - 1}.output` : "embedding", self: `${layer}.self.output`, cross: `${layer}.cross.output`, feedforward: `${layer}.feedforward.output`, output: `${layer}.output` };
+  const stream = Object.entries(names).flatMap(([name, place]) => {
+    const tensor = capture.get(`decoder.${place}`);
+    return tensor ? [[name, firstChannels(tensor).at(-1)]] : [];
+  });
+  return weights && { layer, weights, back: last("self"), stream: Object.fromEntries(stream) };
 }

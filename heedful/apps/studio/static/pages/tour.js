@@ -4,7 +4,7 @@ import { h, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { modelFigure } from "../draw/model_figure.js";
-import { drawWay, STOPS, titleOf } from "../draw/way.js";
+import { drawWay, stopsOf, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
 import { boxInside, toldOf } from "../model_inside.js";
 import { saves } from "../save.js";
@@ -31,16 +31,28 @@ export function mount({ root, side, state, studio }) {
   }
   const kindOf = () => placeNamed(studio, state.values.model)?.kind ?? "";
   const readsText = () => kinds.includes(kindOf());
-  const last = STOPS.length - 1;
-  const stop = () => (readsText() ? Math.min(last, Math.max(0, state.values.stop)) : 0);
-  const go = (to) => state.set({ stop: Math.min(last, Math.max(0, to)) }, { step: true });
+  let found = null;
+  const stops = () => stopsOf(found ? Boolean(found.cross) : kindOf() === "translator");
+  const last = () => stops().length - 1;
+  const stop = () => (readsText() ? Math.min(last(), Math.max(0, state.values.stop)) : 0);
+  const go = (to) => state.set({ stop: Math.min(last(), Math.max(0, to)) }, { step: true });
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] });
-  const [model, ...texts] = subjectFields(state, studio, DRAWN, { hint: "Up to 20 pieces, so that all fit side by side." });
+  const [model, ...texts] = subjectFields(state, studio, DRAWN, { rows: 1, hint: "Up to 20 pieces, so that all fit side by side." });
   side.append(panel(...[model, ...texts].filter(Boolean), layer, head));
 
-  const map = tourMap(STOPS, go);
+  const mapped = h("div", {});
+  let map = null;
+  let shownStops = null;
+  /** The map of this model's stops. */
+  function renewMap() {
+    const names = stops().map((each) => each.name).join();
+    if (names === shownStops) return;
+    shownStops = names;
+    map = tourMap(stops(), go);
+    mapped.replaceChildren(map.element);
+  }
   const told = h("div", { class: "told", role: "status" });
   const back = button("Back", () => go(stop() - 1), { quiet: true });
   const next = button("Next", () => go(stop() + 1));
@@ -48,24 +60,23 @@ export function mount({ root, side, state, studio }) {
   const drawing = h("div", { class: "drawing", role: "group", "aria-label": "The sentence on its way through the model" });
   const candidates = h("div", {});
   const drawn = h("div", {}, drawing, candidates);
-  const body = h("div", {}, map.element, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawn, saves(drawn, () => told.querySelector("h2")?.textContent));
+  const body = h("div", {}, mapped, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawn, saves(drawn, () => told.querySelector("h2")?.textContent));
   root.append(body);
 
   let timer = null; // while the tour plays
   let flowing = null; // while a step lets the flow be seen
   let writing = null; // while the model writes by itself: the timer of its next word
-  let found = null;
   let pictured = null; // the model's own parts
   const askFigure = live(body, (signal) => call("tour", "figure", { model: state.values.model }, signal), (answer) => {
     pictured = answer;
     show();
   });
   function start() {
-    if (stop() === last) go(0);
+    if (stop() === last()) go(0);
     timer = setInterval(() => {
       if (!drawing.isConnected) halt();
       else go(stop() + 1);
-      if (stop() === last) halt();
+      if (stop() === last()) halt();
     }, SECONDS * 1000);
     arrange();
   }
@@ -122,9 +133,13 @@ export function mount({ root, side, state, studio }) {
   });
 
   function arrange() {
+    renewMap();
+    // An address may name a stop past the last one.
+    if (found && state.values.stop > last()) state.set({ stop: last() });
     const first = stop() === 0;
+    root.parentElement.classList.toggle("wide", !first); // the figure of the whole model is tall, and wants no settings above it
     back.disabled = first;
-    next.disabled = stop() === last || !readsText();
+    next.disabled = stop() === last() || !readsText();
     play.disabled = !readsText();
     map.element.hidden = first; // the figure is the map of itself
     layer.hidden = head.hidden = first;
@@ -150,7 +165,7 @@ export function mount({ root, side, state, studio }) {
   function showFigure() {
     const { model: name, text, open, block } = state.values;
     const kind = kindOf();
-    told.replaceChildren(h("h2", {}, STOPS[0].title), h("p", {}, toldOf(pictured, name)));
+    told.replaceChildren(h("h2", {}, stops()[0].title), h("p", {}, toldOf(pictured, name)));
     modelFigure(drawing, pictured, {
       open, block, ends: endsOf(pictured, kind, text),
       choose: (box) => state.set({ open: box }, { step: true }),
@@ -172,16 +187,16 @@ export function mount({ root, side, state, studio }) {
       told.replaceChildren();
       return;
     }
-    const at = STOPS[stop()];
+    const at = stops()[stop()];
     told.replaceChildren(h("h2", {}, `${stop()}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
     redrawn(drawing, () => drawWay(drawing, found, {
-      stop: stop(), query: query(),
+      stops: stops(), stop: stop(), query: query(),
       choose: (index) => state.set({ query: index }, { step: true }),
       openBlock: (index) => state.set({ layer: index }, { step: true }),
     }));
     refilled(candidates, () => {
-      if (at.part === "writing") candidates.append(written());
-      if (stop() === last) candidates.append(probabilities());
+      if (["back", "source", "stream", "writing"].includes(at.part)) candidates.append(written());
+      if (stop() === last()) candidates.append(probabilities());
       else if (at.name === "Logits") candidates.append(logits());
     });
   }
