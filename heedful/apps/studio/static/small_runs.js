@@ -20,7 +20,7 @@ export function meanCurve(runs, name) {
 /** A share over the runs: 72 % (68 to 75). */
 export function percent({ mean, low, high }) {
   const each = (value) => number(Math.round(1000 * value) / 10, 3);
-  return low === high ? `${each(mean)} %` : `${each(mean)} % (${each(low)} to ${each(high)})`;
+  return low === high ? `${each(mean)}\u00a0%` : `${each(mean)}\u00a0% (${each(low)} to ${each(high)})`;
 }
 
 const WIDE = 50; // times: losses so far apart are drawn on a logarithmic axis, where the small ones can be told apart too
@@ -108,7 +108,7 @@ function words(training, name) {
   return training.state === "training" ? `Training ${name}: ${at}.` : `Training ${name}: ${training.state}, ${seconds}.`;
 }
 
-const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
+const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)}\u00a0%`;
 
 const samplesOf = (result) => table("What the model trained here writes", ["English", "German"],
   result.samples.map((each) => [each.source, h("span", {}, mark(each.text, each.reference), each.text === each.reference ? "" : h("small", {}, ` right: ${each.reference}`))]), { words: true, class: "figures written" });

@@ -2,18 +2,17 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { figure, h, number, table } from "./dom.js";
+import { figure, folded, h, number, table } from "./dom.js";
 import { largest, strip } from "./draw/strip.js";
 
 export const orderDefaults = { words: "dog bites man", order: "reversed" };
 
-const HOW = {
-  sinusoidal: "With sinusoids added to the words", learned: "With a learned vector added for each position", rotary: "With queries and keys rotated by their positions",
-  alibi: "With ALiBi: the farther, the lower the score", t5: "With a learned number for each distance", relative: "With a learned vector for each distance",
+const WITH = {
+  sinusoidal: "with sinusoids", learned: "with learned", rotary: "with rotation", alibi: "with ALiBi", t5: "with T5", relative: "with Shaw's",
 };
 const SAYS = {
-  without: ["", "Each word has the same output in both orders."],
-  with: ["A word's output depends on where the others stand.", "The scheme says how far two words are apart, and not which comes first."],
+  without: ["", "Without positions the order is lost."],
+  with: ["With them it counts.", "ALiBi says how far two words are apart, and not which comes first."],
   later: ["The same words later in the text change too: each place has a vector of its own.", "The same words later in the text do not change: only distances count."],
 };
 
@@ -30,27 +29,24 @@ export function wordOrder(state) {
     const most = largest(...names.flatMap((name) => [...found[name].first, ...found[name].second]));
     const widest = largest(...names.flatMap(gaps));
     const strips = (vectors, scale = most) => vectors.map((each) => strip(each, scale));
-    const both = (name, title) => [[title, ...strips(second(name))], ["change", ...gaps(name).map((gap) => (round(largest(gap)) ? strip(gap, widest) : "none"))]];
-    const said = (name) => {
-      const change = round(found[name].difference);
-      return [`${SAYS[name][change ? 0 : 1]} Largest change: `, h("span", { "data-fact": `order-${name}` }, number(change, 3)), ". "];
-    };
     const [first, other] = [words.join(" "), order.map((i) => words[i]).join(" ")];
-    const drawn = (title, name, rows, ...told) => {
-      const picture = figure(title);
-      picture.host.append(table(title, ["output of", ...words], [[first, ...strips(found[name].first)], ...rows]));
-      picture.words.append(...told.flat());
-      return picture.element;
-    };
-    body.replaceChildren(
-      drawn(`Without positions: “${first}” is the same as “${other}”`, "without", both("without", other), said("without")),
-      drawn(`${HOW[state.values.scheme]}: ${round(found.with.difference) ? "the order counts" : "still the same"}`, "with", [...both("with", other), ...both("later", `${first}, ${found.later_by} places later`)], said("with"), said("later")));
+    const later = `${first}, ${found.later_by} places later`;
+    const summary = figure(`“${first}” → “${other}”: change of each output`);
+    summary.host.append(table("Change of each word's output", ["", ...words, "most"],
+      [["without", "no positions"], ["with", WITH[state.values.scheme]], ["later", `${found.later_by} later`]].map(([name, title]) => [h("span", { style: { whiteSpace: "nowrap" } }, title),
+        ...gaps(name).map((gap) => (round(largest(gap)) ? strip(gap, widest) : "none")), h("span", { "data-fact": `order-${name}` }, number(round(found[name].difference), 3))])));
+    summary.words.append(names.map((name) => SAYS[name][round(found[name].difference) ? 0 : 1]).join(" "));
+    const outputs = (title, name, ...rows) => table(title, ["output of", ...words], [[first, ...strips(found[name].first)], ...rows.map(([said, which]) => [said, ...strips(second(which))])]);
+    const fold = folded("The outputs themselves", outputs("Without positions", "without", [other, "without"]), outputs(WITH[state.values.scheme], "with", [other, "with"], [later, "later"]),
+      h("p", { class: "note" }, "One head of self-attention with random weights; what it shows holds for all weights."));
+    fold.open = body.querySelector("details")?.open ?? false;
+    body.replaceChildren(summary.element, fold);
   });
   state.watch((_, changed) => {
     if (["words", "order", "scheme"].some((name) => changed.includes(name))) ask();
   });
   ask();
-  return { body: h("section", {}, body, h("p", { class: "note" }, "One head of self-attention with random weights; what it shows holds for all weights.")),
+  return { body: h("section", {}, body),
     controls: [text(state, "words", { label: "Words, two to eight" }), choice(state, "order", { label: "Second row", options: [["reversed", "backwards"], ["shuffled", "shuffled"]] })] };
 }
 

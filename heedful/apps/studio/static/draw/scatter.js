@@ -75,7 +75,8 @@ function labels(placed, box, corners) {
     const above = [along, cy - LINE - 6];
     const below = [along, cy + 6];
     const beside = [[cx + 5, cy - LINE - 3], [cx + 5, cy + 3], [cx - 5 - wide, cy - LINE - 3], [cx - 5 - wide, cy + 3]];
-    const free = [right, left, above, below, ...beside].map(([x, y]) => ({ left: x, right: x + wide, top: y, bottom: y + LINE }))
+    const apart = [[along, cy - 2 * LINE - 6], [along, cy + LINE + 6]]; // where all near it is taken
+    const free = [right, left, above, below, ...beside, ...apart].map(([x, y]) => ({ left: x, right: x + wide, top: y, bottom: y + LINE }))
       .filter((one) => one.left > box.left && one.right < box.width && one.top > 0 && one.bottom < box.bottom && !taken.some((other) => crosses(one, other)));
     const place = free.find((one) => !lines.some((line) => crosses(one, line))) ?? free[0];
     if (place) {
