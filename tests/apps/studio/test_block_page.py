@@ -215,6 +215,22 @@ def test_diagram_with_norms_first(
     } <= links
     assert {("input", "self.sum"), ("self.output", "self.sum")} <= links
     assert ("self.norm", "self.sum") not in links
+    # A norm tells the lengths of the words before it and after; ends are no words.
+    found = block_flow(subject := inspect.load(directory), inspect.read(subject, "a dog"), None, 1)
+    parts = {part.key: part for part in found.parts}
+    for key, before in (("self.norm", "input"), ("feedforward.norm", "self.sum")):
+        ranges = [
+            [
+                size
+                for size, token in zip(parts[name].sizes, found.parts[0].tokens, strict=True)
+                if any(letter.isalpha() for letter in token) and token[0] not in "<["
+            ]
+            for name in (before, key)
+        ]
+        said = " become ".join(
+            f"{visit.shown(min(sizes), 3)}–{visit.shown(max(sizes), 3)}" for sizes in ranges
+        )
+        assert f"lengths {said}" in page.locator(f"[data-part='{key}']").text_content()
     assert is_on_stream(page, "final.norm")
     assert page.locator("[data-part='cross.query']").count() == 0
     assert page.locator("#about-part").inner_text().startswith("Root-mean-square norm")

@@ -126,6 +126,11 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     assert place
     assert place[1] == stack
     assert f"Block {int(place[2]) + 1} of" in words
+    # A model of the address has a block of its own.
+    other = models_at_hand()["english"].card().noted_head
+    firefox.open(home + "block?model=english")
+    title = f"Block {other.layer} of 6 of the {other.part}"
+    wait_for(firefox, f"document.querySelector('figure h3').textContent === '{title}'")
 
 
 def test_heads_are_named_by_relations_of_words_in_firefox(firefox: Firefox, home: str) -> None:

@@ -4,7 +4,7 @@ import { h, number, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { largest } from "./strip.js";
 
-const ROW = { height: 24, gap: 3 };
+const ROW = { height: 22, gap: 3 };
 const EXACT = 0.01; // of the largest number: sums that are scaled or normed on the way are not drawn as sums
 
 /** The rows {sign, name, values} of a token, or null where the stream is no plain sum. */
@@ -51,7 +51,7 @@ export function additionPicture(host, rows) {
     const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": `${rows.map(({ sign, name }) => `${sign} ${name}`).join(", ")}: ${count} channels. Arrow keys go from channel to channel.` },
       rows.flatMap(({ sign, name, values }, i) => {
         const y = i * (ROW.height + ROW.gap);
-        return [s("text", { class: `addition${sign === "+" ? " added" : ""}`, x: 0, y: y + 16.5 }, `${sign} ${name}`.trim()),
+        return [s("text", { class: `addition${sign === "+" ? " added" : ""}`, x: 0, y: y + 15.5 }, `${sign} ${name}`.trim()),
           ...values.map((value, j) => s("rect", { x: left + j * step, y, width: step - 0.6, height: ROW.height, fill: css(diverging(value / most)) }, s("title", {}, `Channel ${j + 1}: ${number(value, 3)}`)))];
       }));
     const frame = s("rect", { class: "addition-frame", y: 0.5, width: step, height: height - ROW.gap - 1, rx: 2 });
@@ -71,5 +71,5 @@ export function additionPicture(host, rows) {
     mark(channel);
     drawing.replaceChildren(svg);
   });
-  host.replaceChildren(drawing, h("p", { class: "key" }, number(-most, 3), key, number(most, 3)), said);
+  host.replaceChildren(said, drawing, h("p", { class: "key" }, number(-most, 3), key, number(most, 3)));
 }

@@ -9,7 +9,7 @@ import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { secondText } from "../second_text.js";
-import { noModel, notedHead, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { renewWords } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
@@ -36,15 +36,15 @@ const MEASURES = {
 const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
-  ...opened(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
+  ...opened(studio, subjectDefaults(studio, kinds).model),
 });
 
 /** The block with the head that the model's card points at, or else the last one. */
-function opened(studio) {
-  const { part, layer } = notedHead(studio, subjectDefaults(studio, kinds).model);
+function opened(studio, model) {
+  const { part, layer } = notedHead(studio, model);
   // A head of cross-attention is seen on Attention; the block of a translator is the encoder's first.
-  return part === "cross" ? { stack: "encoder", layer: 0 } : part ? { stack: part, layer } : {};
+  return part === "cross" ? { stack: "encoder", layer: 0 } : part ? { stack: part, layer } : { stack: "", layer: -1 };
 }
 
 export function mount({ root, side, state, studio }) {
@@ -53,8 +53,11 @@ export function mount({ root, side, state, studio }) {
     root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
-  // The block that the page opens with is one of an encoder; a language model has none.
-  if (placeNamed(studio, state.values.model)?.kind === "causal_lm" && state.values.stack === "encoder") state.set({ stack: "" });
+  // The defaults are those of the first model: another, of the address or of the page before, has its own block.
+  const query = new URLSearchParams(location.search);
+  if (state.values.model !== subjectDefaults(studio, kinds).model && !query.has("stack")) {
+    state.set(Object.fromEntries(Object.entries(opened(studio, state.values.model)).filter(([name]) => !query.has(name))));
+  }
   const second = secondText(state, () => models.find((place) => place.name === state.values.model)?.kind ?? "");
   const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
   const layer = choice(state, "layer", { label: "Block", options: [[-1, "the last"]] });
@@ -118,6 +121,18 @@ function nameOf(part) {
   return ROLES[part.role];
 }
 
+/** What a part does, in a few words; a norm tells the lengths of the words before and after it. */
+function saidOf(part, parts) {
+  if (part.role === "inner") return `${number(part.shape.at(-1))} neurons, for each word alone`;
+  const before = parts.find(({ key }) => key === part.reads[0]);
+  if (part.role !== "norm" || part.on_stream || !part.sizes || !before?.sizes) return SAYS[part.role];
+  const range = ({ sizes, tokens }) => {
+    const words = sizes.filter((_, i) => !isMark(tokens[i]));
+    return words.length ? `${number(Math.min(...words), 3)}–${number(Math.max(...words), 3)}` : number(sizes[0], 3);
+  };
+  return `lengths ${range(before)} become ${range(part)}`;
+}
+
 /** Titles of the sub-layers: a part is a band when it is known what it does; a mixer without weights is no attention. */
 function bandsOf(parts) {
   const attends = (place) => parts.some((part) => part.place === place && part.role === "weights");
@@ -160,7 +175,7 @@ function followed(host, side, state, second) {
     picture.words.textContent = `Bars: the length of each word's vector, on one scale; numbers are of “${spokenPiece(tokens[word])}”; in weights, its share from each word (mean of heads).${marks.length ? ` Pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer.` : ""}`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
-      parts: found.parts, names, says: new Map(found.parts.map(({ key, role, shape: width }) => [key, role === "inner" ? `${number(width.at(-1))} neurons, for each word alone` : SAYS[role]])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
+      parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names);
