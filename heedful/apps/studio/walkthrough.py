@@ -169,7 +169,7 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
     if layer is not None:
         wanted += [f"decoder.{layer}.{part}.weights" for part in _decoder_parts(subject, layer)]
-        wanted += _stream_of(layer).values()
+        wanted += _stream_of(subject, layer).values()
     inputs = tensors(subject, [reading])
     found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
     cross = back = None
@@ -179,8 +179,7 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
         cross = layer, found[f"decoder.{layer}.cross.weights"][:, -1]
         own = found.get(f"decoder.{layer}.self.weights")
         back = None if own is None else own[:, -1]
-        names = _stream_of(layer)
-        stream = {name: found[at][-1] for name, at in names.items() if at in found}
+        stream = {name: found[at][-1] for name, at in _stream_of(subject, layer).items()}
     return TextPass(subject, result, stack, inputs, found, cross, back, stream)
 
 
@@ -256,11 +255,13 @@ def _last_cross(subject: Subject) -> int | None:
     return numbers[-1] if numbers else None
 
 
-def _stream_of(layer: int) -> dict[str, str]:
+def _stream_of(subject: Subject, layer: int) -> dict[str, str]:
     """Return the addresses of the vectors that make a decoder block's output, by their names."""
+    own = sublayers(stack_of(subject.model, "decoder").blocks[layer])
     incoming = f"decoder.{layer - 1}.output" if layer else "decoder.embedding"
-    parts = {name: f"decoder.{layer}.{name}.output" for name in ("self", "cross", "feedforward")}
-    return {"incoming": incoming, **parts, "output": f"decoder.{layer}.output"}
+    parts = [name for name in ("self", "cross", "feedforward") if name in own]
+    outputs: dict[str, str] = {name: f"decoder.{layer}.{name}.output" for name in parts}
+    return {"incoming": incoming, **outputs, "output": f"decoder.{layer}.output"}
 
 
 def _decoder_parts(subject: Subject, layer: int) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def test_an_svg_names_model_text_layer_and_head(visit: Any) -> None:
     root = ElementTree.fromstring(save(page, "SVG"))
     words = " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
     caption = words.partition("Attention – ")[2]
-    assert caption.startswith(f"Cross-attention, layer 1 Model: learned, “{TEXT}” ")
+    assert caption.startswith(f"Cross-attention, layer 1, head 2 Model: learned, “{TEXT}” ")
     assert all(each in caption for each in ("Layer: 1", "heads: 2", "chosen word"))
     assert len(list(root.iter(f"{SVG}path"))) == links
     # Other programs read it: no styles, scripts or parts of a page.
