@@ -32,7 +32,6 @@ from heedful.nn.spec import (
 )
 from heedful.nn.work import BFLOAT16, Work
 
-from ..examples import slow_examples
 from ..on_processor import on_processor
 
 SMALL = TranslatorShape(
@@ -123,7 +122,7 @@ def test_rows_are_the_modules_own_sums() -> None:
     }
 
 
-@settings(max_examples=slow_examples(25))
+@settings(max_examples=25)
 @given(
     layers=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     heads=st.sampled_from([(4, 4), (4, 2), (4, 1), (2, 2)]),

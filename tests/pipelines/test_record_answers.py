@@ -23,8 +23,6 @@ from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
 
-from ..examples import slow_examples
-
 TEXTS = train_tokenizer(TokenizerSpec(kind="characters"), ["abc de"], print)
 FIELDS = FieldTokenizer(
     [
@@ -56,7 +54,7 @@ def pipeline() -> RecordPipeline:
     return RecordPipeline(model, PAIR)
 
 
-@settings(max_examples=slow_examples(25), deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 999), st.booleans())
 def test_only_what_fits_is_written(
     pipeline: RecordPipeline, image: list[int], seed: int, sampling: bool

@@ -14,8 +14,6 @@ from heedful.search.phrase_automaton import RequiredPhrase
 from heedful.search.required_phrases import Requirements
 from heedful.search.search_settings import SearchSettings, Specials
 
-from ..examples import slow_examples
-
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 SEEDS = st.integers(0, 10_000)
 
@@ -58,7 +56,7 @@ def run(toy, model, ids, prefixes=None, **options):
     width=st.integers(1, 3),
     strength=st.sampled_from([0.0, 0.5, 2.0, 30.0]),
 )
-@settings(max_examples=slow_examples(40), deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_alternatives_are_those_of_the_textbook(toy, seed, groups, width, strength):
     model = toy.TableModel(seed, size=7)
     found = run(
@@ -84,7 +82,7 @@ def test_alternatives_are_those_of_the_textbook(toy, seed, groups, width, streng
 
 
 @given(seed=SEEDS)
-@settings(max_examples=slow_examples(20), deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_prefix_and_neighbours_change_nothing_else(toy, seed):
     model = toy.TableModel(seed, size=9)
     options = {"beam": 2, "alternatives": 3, "max_length": 6}

@@ -390,7 +390,7 @@ def feedforward_case(
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=slow_examples(20))
+@settings(max_examples=20)
 def test_a_network_and_its_gradients_are_those_of_the_definition(
     dtype, activation, shape, inner, biases, norm, placement, drops, half, seed
 ):
