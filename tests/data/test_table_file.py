@@ -22,6 +22,8 @@ from heedful.data.table_file import FORMATS
 from heedful.data.text_corpus import DocumentReader, labelled_reader, question_reader, tagged_reader
 from heedful.errors import ConfigError, DataError
 
+from ..examples import slow_examples
+
 Pairs = list[tuple[str, str]]
 LANGUAGES = ("en", "de")
 PAIRS = [("A dog, “big”.", "Ein Hund; groß."), ('"two" cats', "zwei\u2028Katzen"), ("", " ")]
@@ -96,7 +98,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0\ufeff"),
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5))
-@settings(max_examples=25)
+@settings(max_examples=slow_examples(25))
 def test_every_form_holds_the_same_pairs(
     tmp_path_factory: pytest.TempPathFactory, pairs: Pairs
 ) -> None:

@@ -29,6 +29,8 @@ from heedful.pipelines.text_generation import generate, stream
 from heedful.search.search_settings import GenerationSettings
 from heedful.search.step_model import Continuation
 
+from ..examples import slow_examples
+
 VOCABULARY, WINDOW, TABLE = 24, 3, 40
 WAYS = {
     "greedy": {},
@@ -108,7 +110,7 @@ def textbook_beam(model, prompt, *, width, longest) -> list[tuple[float, list[in
     shortest=st.integers(0, 3),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=20)
+@settings(max_examples=slow_examples(20))
 def test_greedy_is_the_textbook_s(prompts, ends, shortest, seed):
     model = build(seed)
     found = generate(model, prompts, ends=ends, max_length=8, min_length=shortest)
@@ -193,7 +195,7 @@ def test_a_ring_goes_on_past_its_window_in_constant_memory(monkeypatch):
     sampling=st.booleans(),
     end=st.integers(0, 23),
 )
-@settings(max_examples=40)
+@settings(max_examples=slow_examples(40))
 def test_stop_strings_end_the_text_and_streams_are_the_text(seed, prompt, place, sampling, end):
     model, tokenizer = build(seed % 5), ByteTokenizer()
     draws = {"sampling": True, "seed": seed, "temperature": 2.0} if sampling else {}

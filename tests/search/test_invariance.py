@@ -20,6 +20,8 @@ from heedful.search.dispatch import search
 from heedful.search.scoring import attention_of, score_targets
 from heedful.search.search_settings import SearchSettings, Specials
 
+from ..examples import slow_examples
+
 
 @dataclass(frozen=True)
 class Prefix:
@@ -126,7 +128,7 @@ def same(one, other):
     sampling=st.booleans(),
     no_repeat=st.sampled_from([0, 2]),
 )
-@settings(max_examples=25)
+@settings(max_examples=slow_examples(25))
 def test_a_sentence_does_not_depend_on_its_neighbours(
     shape, seed, sentences, width, sampling, no_repeat
 ):
@@ -152,7 +154,7 @@ def test_a_sentence_does_not_depend_on_its_neighbours(
     sentences=SENTENCES,
     width=st.integers(1, 4),
 )
-@settings(max_examples=20)
+@settings(max_examples=slow_examples(20))
 @example(shape="learned", seed=1, sentences=[[3], [8]], width=1)
 def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
     # In float64, as a batch of one and one of two sum in another order, and thirteen tokens add up

@@ -16,6 +16,8 @@ from heedful.search.phrase_automaton import RequiredPhrase, WordBoundaries
 from heedful.search.required_phrases import Requirements
 from heedful.search.search_settings import SearchSettings, Specials
 
+from ..examples import slow_examples
+
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 WORDS = st.integers(3, 5)
 ALTERNATIVES = st.lists(st.lists(WORDS, min_size=1, max_size=2).map(tuple), min_size=1, max_size=2)
@@ -76,7 +78,7 @@ def run(toy, model, ids, phrases, **options):
     several=st.lists(st.lists(PHRASES, max_size=2), min_size=2, max_size=2),
     alpha=st.sampled_from([0.0, 0.6, 1.0]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=slow_examples(25), deadline=None)
 @example(seed=0, several=[[RequiredPhrase(((3, 3),), times=2)], []], alpha=0.6)
 @example(
     seed=1,
@@ -106,7 +108,7 @@ def test_a_wide_beam_finds_the_best_sequence_that_has_all(toy, seed, several, al
     several=st.lists(st.lists(PHRASES, max_size=3), min_size=3, max_size=3),
     width=st.integers(1, 6),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=slow_examples(30), deadline=None)
 @example(seed=1280, several=[[], [RequiredPhrase(((4,),), times=2)], []], width=1)
 def test_each_phrase_occurs_and_neighbours_change_nothing(toy, seed, several, width):
     model = toy.TableModel(seed, size=9)

@@ -32,6 +32,8 @@ from heedful.search.step_model import Ensemble
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 
+from ..examples import slow_examples
+
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 VOCABULARY = 29
 SENTENCES = st.lists(
@@ -127,7 +129,7 @@ CHOSEN = st.builds(
 
 
 @given(seed=st.integers(0, 2), sentences=SENTENCES, chosen=CHOSEN, bias=st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=slow_examples(25))
 def test_a_list_of_everything_changes_nothing(seed, sentences, chosen, bias):
     model = random_model(seed, bias)
     same(run(model, sentences, chosen, whole()), run(model, sentences, chosen))
@@ -163,7 +165,7 @@ def test_every_token_is_on_its_sentences_list_and_no_neighbour_matters(
 
 
 @given(seed=st.integers(0, 20), sentences=SENTENCES, beam=st.integers(1, 3))
-@settings(max_examples=20)
+@settings(max_examples=slow_examples(20))
 def test_probabilities_are_those_of_the_list_among_each_other(seed, sentences, beam):
     """By the whole forward pass in float64, without a search or a cache."""
     model, shortlist = random_model(seed % 3), random_shortlist(seed)

@@ -26,6 +26,8 @@ from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
 
+from ..examples import slow_examples
+
 pytest.importorskip("llguidance", reason="pip install 'heedful[structured]'")
 jsonschema = pytest.importorskip("jsonschema", reason="schemas are checked by jsonschema")
 
@@ -105,7 +107,7 @@ def pipeline(kind: str, seed: int) -> GenerationPipeline:
     way=st.sampled_from([{}, {"beam": 3}, {"sampling": True, "n_best": 2}]),
     prompt=st.sampled_from(["", "the cat", 'a "']),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=slow_examples(40), deadline=None)
 def test_a_schema_is_kept(kind: str, seed: int, schema: Any, way: Any, prompt: str) -> None:
     model = pipeline(kind, seed)
     (found,) = model.generate([prompt], json_schema=json.dumps(schema), max_length=250, **way)
@@ -118,7 +120,7 @@ def test_a_schema_is_kept(kind: str, seed: int, schema: Any, way: Any, prompt: s
     kind=st.sampled_from(KINDS), seed=st.integers(0, 5), regex=st.sampled_from(EXPRESSIONS),
     prompt=st.sampled_from(["the cat", "a"]),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=slow_examples(30), deadline=None)
 def test_an_expression_is_matched(kind: str, seed: int, regex: str, prompt: str) -> None:
     model = pipeline(kind, seed)
     found = model.generate([prompt, "ab"], regex=regex, max_length=40)

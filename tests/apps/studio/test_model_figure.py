@@ -159,22 +159,21 @@ def test_boxes_are_reached_by_keys(visit: Any) -> None:
 ADDRESSES = "() => [...document.querySelectorAll('[data-box]')].map((each) => each.dataset.box)"
 
 
-def test_every_box_of_every_model_at_hand_opens(visit_at: Any, serve: Any) -> None:
+@pytest.mark.parametrize("name", ["en-de", "english", "english-masked", "digits", "coin-player"])
+def test_every_box_of_every_model_at_hand_opens(visit_at: Any, serve: Any, name: str) -> None:
     """Each says something, and nothing is refused: in models of text, images and tokens."""
-    names = ("en-de", "english", "english-masked", "digits", "coin-player")
-    visit = visit_at(serve([models_at_hand()[name].path for name in names]))
-    for name in names:
-        page = visit.open(f"tour?model={name}")
-        for address in page.evaluate(ADDRESSES):
-            page.locator(f"[data-box='{address}']").click()
-            visit.idle()
-            assert page.locator(".problem").count() == 0, (name, address)
-            assert page.locator(".model-inside").inner_text(), (name, address)
-        assert page.get_by_role("button", name="Next", exact=True).is_disabled() == (
-            name in ("digits", "coin-player")
-        )
-        if name in ("digits", "coin-player"):
-            assert not page.get_by_label("Text", exact=True).is_visible()
+    visit = visit_at(serve([models_at_hand()[name].path]))
+    page = visit.open(f"tour?model={name}")
+    for address in page.evaluate(ADDRESSES):
+        page.locator(f"[data-box='{address}']").click()
+        visit.idle()
+        assert page.locator(".problem").count() == 0, address
+        assert page.locator(".model-inside").inner_text(), address
+    assert page.get_by_role("button", name="Next", exact=True).is_disabled() == (
+        name in ("digits", "coin-player")
+    )
+    if name in ("digits", "coin-player"):
+        assert not page.get_by_label("Text", exact=True).is_visible()
 
 
 def test_wires_go_around_each_sublayer(visit: Any) -> None:

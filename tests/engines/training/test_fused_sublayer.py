@@ -59,6 +59,7 @@ from heedful.nn.spec import (
 )
 from tests.reference_parts import GrowingCache
 
+from ...examples import slow_examples
 from ...on_processor import on_processor
 
 HALF = torch.bfloat16
@@ -340,7 +341,7 @@ BIASES = st.sampled_from(["", "first", "second", "first, second"])
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=24)
+@settings(max_examples=slow_examples(24))
 def test_attention_and_its_gradients_are_those_of_the_definition(
     dtype, key_how, lengths, how, mask, sizes, biases, norm, placement, drops, half, seed
 ):
