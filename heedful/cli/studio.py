@@ -84,7 +84,8 @@ def studio(
 
     def ready() -> None:
         if output.json:
-            print_json({"address": link, "models": list(workspace.places)})
+            named = [name for name, each in workspace.places.items() if not each.is_compared]
+            print_json({"address": link, "models": named})
         for young in workspace.places.values():
             if young.has_model or young.is_compared:
                 continue

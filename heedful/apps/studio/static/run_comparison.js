@@ -32,15 +32,15 @@ const settings = (name) => [name, (run) => run.settings[name]];
 
 /** Columns of the table of all runs: what is told of a run, for the order, and how it is written. */
 const columnsOf = (runs) => [
+  // Runs with one score stand together: BLEU is not compared with accuracy.
+  ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
+  ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
   ["state", stateOf],
   ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
   ["newest loss", (run) => run.loss, (loss) => number(loss, 3)],
-  // Runs with one score stand together: BLEU is not compared with accuracy.
-  ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
   ["time", (run) => run.seconds, duration],
   ["predicted tokens a second", (run) => (run.seconds > 0 ? run.total_tokens / run.seconds : null), (value) => number(value, 3)],
   ["parameters", (run) => run.parameters, tokens],
-  ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
 ].filter(([, of]) => runs.some((run) => (of(run) ?? null) !== null));
 
 /** Whether one value comes before another; runs without the value come last, whichever way. */

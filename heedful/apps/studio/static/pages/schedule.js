@@ -19,7 +19,7 @@ const RATES = [0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007
 const WIDTHS = [32, 64, 128, 256, 512, 768, 1024, 2048, 4096];
 
 export function mount({ root, side, state, studio }) {
-  const runs = studio.places.filter((place) => place.run).map((place) => place.name);
+  const runs = studio.places.filter((place) => place.run && !place.compared).map((place) => place.name);
   const fields = {
     width: slider(state, "width", { label: "Width of the model", stops: WIDTHS }),
     peak: slider(state, "peak", { label: "Peak", stops: RATES }),
