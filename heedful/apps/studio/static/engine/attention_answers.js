@@ -12,7 +12,7 @@ const ROUNDING = 1e-6; // relative changes below this come from the order of sum
 const MOST_KEYS = 24; // in the neuron view: those with the largest weights
 
 /** Kind of attention and the index of a layer that a request means. */
-export function chosenLayer(model, { part = "", layer = -1 }) {
+function chosenLayer(model, { part = "", layer = -1 }) {
   const name = part || partsOf(model)[0];
   const layers = attentionLayers(model, name);
   return { name, layers, layer: layer < 0 ? layers.length - 1 : choose(layer, layers.length, "layer") };
@@ -77,18 +77,30 @@ function shrunk({ shape: [rows, columns], values }) {
   return { shape: [down.length, across.length], values: result };
 }
 
-/** A query, the keys with the largest weights, and their products by channel. */
-export function neurons(model, request) {
+/** One query of a head, as a request names it: its layer, head and row, the tokens, and `of`, which gives a tensor of a head. */
+export function queryOf(model, request) {
   const { reading, capture } = passOf(model, request);
   const { name, layers, layer } = chosenLayer(model, request);
   const { address, sublayer: { part } } = layers[layer];
   const [rows, columns] = rowsAndColumns(reading, name);
   const head = choose(request.head ?? 0, part.num_heads, "head");
   const row = choose(request.row ?? 0, rows.ids.length, "row");
-  const vectors = (tensor, index = head) => at(capture.get(`${address}.${tensor}`), index);
-  const shared = Math.floor(head / (part.num_heads / part.num_kv_heads));
-  const query = Array.from(at(vectors("query"), row).values);
-  const [scores, weights] = ["scores", "weights"].map((tensor) => Array.from(at(vectors(tensor), row).values));
+  const tensor = (index) => (kind) => at(capture.get(`${address}.${kind}`), index);
+  // Consecutive query heads share a key/value head (Ainslie 2023).
+  const [of, shared] = [tensor(head), tensor(Math.floor(head / (part.num_heads / part.num_kv_heads)))];
+  return {
+    reading, name, layers, layer, address, part, rows, columns, row,
+    /** The query's row of a tensor of its head. */
+    own: (kind) => Array.from(at(of(kind), row).values),
+    /** The vector of a key of its head. */
+    ofKey: (kind, key) => Array.from(at(shared(kind), key).values),
+  };
+}
+
+/** A query, the keys with the largest weights, and their products by channel. */
+export function neurons(model, request) {
+  const { part, rows, columns, row, own, ofKey } = queryOf(model, request);
+  const [query, scores, weights] = ["query", "scores", "weights"].map(own);
   const order = weights.map((_, key) => key).sort((a, b) => weights[b] - weights[a]).slice(0, MOST_KEYS);
   return {
     word: rows.pieces[row],
@@ -96,7 +108,7 @@ export function neurons(model, request) {
     factor: part.scale,
     query,
     keys: order.sort((a, b) => a - b).map((key) => {
-      const vector = Array.from(at(vectors("key", shared), key).values);
+      const vector = ofKey("key", key);
       return {
         piece: columns.pieces[key],
         visible: scores[key] > -Infinity,
@@ -104,10 +116,10 @@ export function neurons(model, request) {
         products: vector.map((value, i) => value * query[i]),
         score: scores[key] > -Infinity ? scores[key] : null,
         weight: weights[key],
-        value: Array.from(at(vectors("value", shared), key).values),
+        value: ofKey("value", key),
       };
     }),
-    context: Array.from(at(vectors("context"), row).values),
+    context: own("context"),
   };
 }
 

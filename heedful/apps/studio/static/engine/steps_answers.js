@@ -1,10 +1,9 @@
 // Answers of the page Step by step: attention of typed numbers, and one query of one head of a model.
 
-import { at } from "./forms.js";
-import { chosenLayer } from "./attention_answers.js";
+import { queryOf } from "./attention_answers.js";
 import { describeMask } from "./block_answers.js";
 import { Refusal } from "./refusal.js";
-import { choose, numHeads, partsOf, passOf, rowsAndColumns } from "./passes.js";
+import { numHeads, partsOf } from "./passes.js";
 
 const MOST_KEYS = 16; // with the largest weights, that are shown with all numbers
 const LEADING = 4; // channels of a product that are listed; the others are summed
@@ -60,17 +59,9 @@ function refuseShapes({ q, k, v, x = null }) {
 
 /** The stages of one query, with the keys that get the largest weights. */
 export function follow(model, request) {
-  const { reading, capture } = passOf(model, request);
-  const { name, layers, layer } = chosenLayer(model, request);
-  const { address, sublayer: { part } } = layers[layer];
-  const [rows, columns] = rowsAndColumns(reading, name);
-  const head = choose(request.head ?? 0, part.num_heads, "head");
-  const row = choose(request.row ?? 0, rows.ids.length, "row");
-  const shared = Math.floor(head / (part.num_heads / part.num_kv_heads));
-  const of = (tensor, index) => at(capture.get(`${address}.${tensor}`), index);
-  const [query, scores, weights, mixed] = ["query", "scores", "weights", "context"].map((tensor) => Array.from(at(of(tensor, head), row).values));
-  const vectors = (tensor) => columns.ids.map((_, key) => Array.from(at(of(tensor, shared), key).values));
-  const [keys, values] = [vectors("key"), vectors("value")];
+  const { reading, name, layers, layer, address, part, rows, columns, row, own, ofKey } = queryOf(model, request);
+  const [query, scores, weights, mixed] = ["query", "scores", "weights", "context"].map(own);
+  const [keys, values] = ["key", "value"].map((kind) => columns.ids.map((_, key) => ofKey(kind, key)));
   const visible = scores.map((score) => score > -Infinity);
   const highest = Math.max(...scores.filter((_, key) => visible[key]));
   const powers = scores.map((score, key) => (visible[key] ? Math.exp(score - highest) : 0));
