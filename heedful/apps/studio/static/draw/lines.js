@@ -46,7 +46,7 @@ function draw(host, chart) {
   parts.field.attr("x", plot.left - EDGE).attr("y", 0).attr("width", plot.right - plot.left + 2 * EDGE).attr("height", plot.bottom + EDGE);
   drawLines(parts.lines, plot);
   drawNames(parts.names, plot);
-  parts.legend.replaceChildren(...(chart.legend === false || plot.ends ? [] : [legendOf(all)]));
+  parts.legend.replaceChildren(...(chart.legend === false || plot.ends ? [] : [legendOf(chart.ends ? all.filter((each) => !each.faint) : all)]));
   if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
   chart.linked?.drawn(parts, plot);
   if (parts.value !== null) show(parts, parts.value, true);

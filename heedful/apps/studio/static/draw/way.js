@@ -24,7 +24,7 @@ const said = (piece) => `“${spokenPiece(piece).replaceAll("·", " ")}”`;
 const goal = (found) => (found.predicts === "hidden" ? "the hidden word" : "the next word");
 
 /** The stops: a short name, a title, what is told, and the part that is drawn. */
-export const STOPS = [
+const STOPS = [
   { name: "Model", title: "The whole model", part: "text" }, // a drawing of its own, see model_figure.js
   { name: "Pieces", title: "Pieces with numbers", part: "pieces",
     tell: (found) => `${found.hides ? "One word is hidden, and the model will guess it. " : ""}The model does not know letters or words: it knows ${number(found.vocabulary)} pieces. The tokenizer cuts the text into ${found.pieces.length} of them, and each has a number. A dot stands for the space before a word. From here on every piece has a column of its own; click one to follow it.` },

@@ -34,7 +34,7 @@ export const wide = true;
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
 const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
-const PARTS = { both: "both", validation: "held-back texts", train: "training texts" };
+const PARTS = { both: "both", validation: "validation", train: "training" };
 const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it is no chance any more
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
@@ -226,7 +226,7 @@ function curvesOf(state) {
         places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
-          series: lines, legend: false, ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
+          series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
           x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? figureName(name) : "", log: logy },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
@@ -234,7 +234,7 @@ function curvesOf(state) {
       }
       const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
       const validated = (name) => seen.has(`${name}, validation`);
-      legend.hidden = partOf(state.values) !== "both"; // the lines have their names at their ends
+      legend.hidden = partOf(state.values) !== "both"; // each chart names its lines itself, at their ends where there is room
       legend.replaceChildren(legendOf(order.filter((name) => seen.has(name) && !(answer.runs.length > 1 && seen.has(`${name}, smoothed`))).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
       if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, { ...part, group: state.values.group, valueOf }) : []));
       told.hidden = !told.childNodes.length;
