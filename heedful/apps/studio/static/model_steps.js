@@ -70,13 +70,15 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
   const ask = live(body, async (signal) => {
     const { text: typed, part, layer, head, row } = state.values;
     if (typed.trim() === "") return null;
-    // Where nothing is chosen: the head in which the encoder shows something in an example, and the word that it is about.
-    const own = part === "encoder" || part === "" ? exampleHead(studio, state.values.model, "encoder") : undefined;
+    // Where nothing is chosen: the head in which the first stack shows something in an example, and the word that it is about.
+    const first = kindOf() === "causal_lm" ? "decoder" : "encoder";
+    const own = part === first || part === "" ? exampleHead(studio, state.values.model, first) : undefined;
     const opened = { part: own?.part ?? part, ...openedHead(own, { layer, head }) };
     const follow = async (at) => ({ ...await call("steps", "follow", { ...second.asked(), ...opened, row: at }, signal), head: opened.head });
     const found = await follow(Math.max(0, row));
-    // Of a decoder the last word: from left to right it has the most to look at.
-    const place = row >= 0 ? -1 : own ? pieceOf(found.rows, own.word) : found.part !== "decoder" ? 0 : found.rows.findLastIndex((piece) => /^[^<].*\p{L}|^\p{L}/u.test(piece));
+    const pointed = row < 0 && own ? pieceOf(found.rows, own.word) : -1;
+    // Else of a decoder the last word: from left to right it has the most to look at.
+    const place = row < 0 && pointed < 0 && found.part === "decoder" ? found.rows.findLastIndex((piece) => /^[^<].*\p{L}|^\p{L}/u.test(piece)) : pointed;
     return place > 0 ? follow(place) : found;
   }, (found) => {
     last = found;
@@ -139,7 +141,7 @@ function stages(found, values, names, there) {
     const rest = found.width - each.leading.length;
     return [...told, rest > 0 ? [" ", ...signed(each.rest), h("span", { class: "channel" }, ` [${rest} others]`)] : ""].flat();
   };
-  const left = found.others.count ? [h("p", { class: "note" }, `The ${found.keys.length} keys with the most weight are shown; the ${found.others.count} others have ${number(found.others.weight, 3)} of it together.`)] : [];
+  const left = found.others.count ? [h("p", { class: "note" }, `The ${found.keys.length} keys with the most weight are shown; ${found.others.count === 1 ? "the other one has" : `the ${found.others.count} others have`} ${number(found.others.weight, 3)} of it${found.others.count === 1 ? "" : " together"}.`)] : [];
   const highest = Math.max(...found.keys.map((each) => each.score ?? -Infinity)); // of all: the keys with most weight are here
   const [mostKey, mostValue] = [largest(found.query, ...found.keys.map((each) => each.vector)), largest(...found.keys.map((each) => each.value))];
   const parts = [
