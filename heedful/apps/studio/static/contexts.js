@@ -26,7 +26,7 @@ const groupsOf = (lines) => lines.trim().split(/\n\s*\n/).flatMap((group, i) => 
 export function contexts(state, studio) {
   const models = placesOf(studio, KINDS);
   const picture = figure("Vectors of the word, one for each sentence",
-    "Along the two directions in which they differ most. Before the first block the word has one vector in all sentences; attention brings in its neighbours, and the two senses come apart.");
+    "Along the two directions in which they differ most. Before the first block the word has one vector in all sentences; attention brings in its neighbours, and may part the two senses.");
   const depth = choice(state, "cdepth", { label: "Vectors", options: [[-1, "after the last block"]] });
   const numbers = h("div", {});
   const body = h("div", {}, numbers, picture.element);

@@ -138,11 +138,14 @@ export function carried(state, studio, kinds) {
   const first = studio.places.find((each) => kinds.includes(each.kind))?.name;
   const own = studio.places.find((each) => each.name === query.get("model") && each.name !== first)?.examples[0]?.text;
   if (own && !query.has("text")) state.set({ text: own });
-  state.watch(({ text: written, model: chosen }) => {
+  const keep = ({ text: written, model: chosen }) => {
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ text: written, model: chosen }));
     } catch {
       // then each page begins with its own
     }
-  });
+  };
+  if (query.has("text")) keep(state.values);
+  // What a page opens with goes along when somebody has chosen it: other pages have an example that suits them better.
+  state.watch((values, changed) => (changed.includes("text") || changed.includes("model")) && keep(values));
 }

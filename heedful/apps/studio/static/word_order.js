@@ -33,7 +33,7 @@ export function wordOrder(state) {
     const later = `${first}, ${found.later_by} places later`;
     const summary = figure(`“${first}” → “${other}”: change of each output`);
     summary.host.append(table("Change of each word's output", ["", ...words, "most"],
-      [["without", "no positions"], ["with", WITH[state.values.scheme]], ["later", `${found.later_by} later`]].map(([name, title]) => [h("span", { style: { whiteSpace: "nowrap" } }, title),
+      [["without", "no positions"], ["with", WITH[state.values.scheme]], ["later", `${found.later_by} later`]].map(([name, title]) => [title,
         ...gaps(name).map((gap) => (round(largest(gap)) ? strip(gap, widest) : "none")), h("span", { "data-fact": `order-${name}` }, number(round(found[name].difference), 3))])));
     summary.words.append(names.map((name) => SAYS[name][round(found[name].difference) ? 0 : 1]).join(" "));
     const outputs = (title, name, ...rows) => table(title, ["output of", ...words], [[first, ...strips(found[name].first)], ...rows.map(([said, which]) => [said, ...strips(second(which))])]);

@@ -28,7 +28,7 @@ function draw(host, rows, { label, dots = false, describe }) {
   const right = width - d3.max(rows, (row) => widthOf(words(row), { bold: row.own })) - 12;
   const [low, high] = d3.extent(rows, (row) => row.value);
   const from = dots ? Math.floor(low - 0.1 * (high - low)) : Math.min(0, low);
-  const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: dots ? 30 : 48 });
+  const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: 48 });
   const y = d3.scaleBand(d3.range(rows.length), [2, bottom - 2]).padding(0.28);
   const svg = d3.create("svg").attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`)
     .attr("role", "img").attr("aria-label", `${describe} Arrow keys read the numbers.`);

@@ -40,7 +40,7 @@ function drawSeries(host, drawing, shares, describe) {
   if (shares) {
     lineChart(host, {
       series: [{ name: "attention", points: over(shares, 0), colour: "var(--glow)", dots: true }],
-      x: { label: "value", domain: [0, whole - 1] }, y: { label: "attention", zero: true }, describe, height: 260,
+      x: { label: "time step", domain: [0, whole - 1] }, y: { label: "attention", zero: true }, describe, height: 260,
     });
     return;
   }
@@ -49,7 +49,7 @@ function drawSeries(host, drawing, shares, describe) {
   for (const [name, key] of [["median of the futures", "median"], ["tenth below", "low"], ["tenth above", "high"]]) {
     if (drawing[key]) series.push({ name, points: over(drawing[key], from), colour: 2, dashed: key !== "median" });
   }
-  lineChart(host, { series, x: { label: "value", domain: [0, whole - 1] }, y: { label: "size, mean 1" }, describe, height: 260 });
+  lineChart(host, { series, x: { label: "time step", domain: [0, whole - 1] }, y: { label: "size, mean 1" }, describe, height: 260 });
 }
 
 /** A place of a drawing in words. */

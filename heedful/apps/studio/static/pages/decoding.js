@@ -177,7 +177,7 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
   const fact = (name, value) => h("strong", { "data-fact": name }, value);
-  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), " tokens, log-probability ", fact("score", number(found.score)),
+  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log" : " tokens, log-probability ", fact("score", number(found.score)),
     ". Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
     ...(isChanged(state.values) ? ["; with temperature and filters ", fact("drawn-entropy", `${number(found.drawn_entropy, 3)} nats`), ", and ", fact("drawable", `${number(found.drawable)} of ${number(found.possible)}`), " tokens can be drawn"] : []), ".");
   const reason = chosen.length ? h("p", { class: "row" }, button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true })) : "";
