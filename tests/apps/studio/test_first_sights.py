@@ -48,6 +48,20 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
 
 
+def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
+    """A head looks at the mark of the end, too, which is not shown."""
+    half = sight.open("").locator("[data-end='tired']")
+    half.locator(".word-line").first.wait_for()
+    starts = (
+        "lines => lines.map((line) => line.getAttribute('d').match(/^M(\\S+) (\\S+)C/).slice(1))"
+    )
+    for name in ("Straße", "nicht,", "weil", "zu", "war."):
+        half.get_by_role("button", name=name, exact=True).hover()
+        found = half.locator(".word-line").evaluate_all(starts)
+        assert all(float(x) > 0 and float(y) > 0 for x, y in found), name
+        assert "</s>" not in half.locator(".said").inner_text()
+
+
 def test_the_tour_follows_the_pronoun(sight: Any) -> None:
     page = sight.open("tour?stop=6")
     assert page.locator("[data-part='weights'] [aria-pressed='true']").text_content() == "·it·it"

@@ -47,6 +47,7 @@ function half({ last, pronoun, part, layer, head }) {
 function fill(host, { written, read, weights, pronoun, said }) {
   const { layer, draw } = wordLines(host);
   const own = pieceOf(written, pronoun);
+  const end = read.length - 1; // the mark of the end, which is not shown: no line can lead there
   const above = read.map((word) => h("span", { class: "word" }, spokenPiece(word)));
   const below = written.map((word, row) => h("button", {
     type: "button", class: "word",
@@ -55,12 +56,12 @@ function fill(host, { written, read, weights, pronoun, said }) {
   function look(row) {
     const shares = [...weights.subarray(row * read.length, (row + 1) * read.length)];
     above.forEach((word, i) => word.style.setProperty("--weight", shares[i].toFixed(3)));
-    draw(shares.map((weight, i) => ({ above: above[i], below: below[row], weight, strong: true, said: above[i] })).filter(({ weight }) => weight >= LEAST));
+    draw(shares.map((weight, i) => ({ above: above[i], below: below[row], weight, strong: true, said: above[i] })).filter(({ weight }, i) => weight >= LEAST && i < end));
     below.forEach((word, i) => word.setAttribute("aria-pressed", String(i === row)));
     const most = shares.indexOf(Math.max(...shares));
-    said.textContent = `“${below[row].textContent}” looks at “${above[most].textContent}”: ${Math.round(100 * shares[most])} % of its attention.`;
+    said.textContent = `“${below[row].textContent}” looks at ${most === end ? "the end of the text" : `“${above[most].textContent}”`}: ${Math.round(100 * shares[most])} % of its attention.`;
   }
-  const line = (title, words) => [h("h3", {}, title), h("p", { class: "text" }, words.slice(0, -1).flatMap((word) => [word, " "]))]; // the last is the mark of the end
+  const line = (title, words) => [h("h3", {}, title), h("p", { class: "text" }, words.slice(0, -1).flatMap((word) => [word, " "]))];
   host.replaceChildren(...line("Text", above), ...line("Translation", below), layer);
   look(own);
 }

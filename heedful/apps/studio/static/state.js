@@ -124,6 +124,8 @@ function remembered() {
   }
 }
 
+const LONGEST = 300; // characters of a text from an address that every page takes
+
 /**
  * Carry the sentence and the model from page to page. An address that names its own wins.
  * @param kinds of model that the page takes; none: it takes no sentence
@@ -145,7 +147,7 @@ export function carried(state, studio, kinds) {
       // then each page begins with its own
     }
   };
-  if (query.has("text")) keep(state.values);
+  if (query.has("text") && state.values.text.length <= LONGEST) keep(state.values);
   // What a page opens with goes along when somebody has chosen it: other pages have an example that suits them better.
   state.watch((values, changed) => (changed.includes("text") || changed.includes("model")) && keep(values));
 }
