@@ -301,7 +301,8 @@ def test_a_model_computes_in_a_thread_of_the_page(opened: Firefox | Chromium, si
     words = "document.querySelector('#translation').textContent"
     opened.forget()
     opened.open(address)
-    assert "engine in a thread" in opened.value(MARKS)
+    wait_for(opened, f"{MARKS}.includes('engine in a thread')")
+    wait_for(opened, "document.querySelector('#translation')?.textContent.trim()")
     translated = opened.value(words)
     assert opened.said() == []
     none = "globalThis.Worker = class { constructor() { throw new Error('none'); } };"
