@@ -59,7 +59,7 @@ def main() -> None:
     for seed in range(1, arguments.seeds + 1):
         for name in VARIANTS:
             run = folder / f"{name}-{seed}"
-            train(run, name, seed, files)
+            train(run, VARIANTS[name].settings(seed), files)
             written = translate(run, [item.source for item in corpus.test])
             bleu = corpus_scores(written, references, ["bleu"])["bleu"].score
             scores = {
@@ -95,12 +95,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(run: Path, name: str, seed: int, files: dict[Any, tuple[Path, Path]]) -> None:
-    """Train a variant, unless it was; in this process, as importing takes longer than training."""
+def train(run: Path, values: dict[str, Any], files: dict[Any, tuple[Path, Path]]) -> None:
+    """Train a run, unless it was; in this process, as importing takes longer than training."""
     if (run / "model").exists() and any(e.get("event") == "summary" for e in events(run)):
         return
     shutil.rmtree(run, ignore_errors=True)  # what was broken off
-    values = VARIANTS[name].settings(seed)
     for part in ("train", "valid"):
         source, target = map(str, files[part])
         values["data"][part] = [{"source": source, "target": target}]

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 
-from components import events  # of this folder
+from components import events, train  # of this folder
 
 from heedful.apps.demo_corpus import write_demo
 from heedful.apps.studio.small_translator import Components, small_corpus
 from heedful.apps.studio.workspace import COMPARED
-from heedful.events import Events
-from heedful.train.run import run_training
-from heedful.train.run_settings import RunSettings
 
 RATES, WIDTHS = (0.0002, 0.004, 0.08), (32, 64)
 STEPS = 500
@@ -45,16 +41,11 @@ def main() -> None:
     for rate in RATES:
         for width in WIDTHS:
             run = folder / f"rate-{rate:g}-width-{width}"
-            if not run.exists() or not any(e.get("event") == "summary" for e in events(run)):
-                shutil.rmtree(run, ignore_errors=True)  # what was broken off
-                values = Components().settings(1, STEPS)
-                values["model"] |= {"width": width, "feedforward": 4 * width}
-                values["schedule"]["peak_learning_rate"] = rate
-                values["validation"]["every_steps"] = VALIDATE_EVERY
-                for part in ("train", "valid"):
-                    source, target = map(str, files[part])
-                    values["data"][part] = [{"source": source, "target": target}]
-                run_training(run, RunSettings.parse(values), events=Events([]))
+            values = Components().settings(1, STEPS)
+            values["model"] |= {"width": width, "feedforward": 4 * width}
+            values["schedule"]["peak_learning_rate"] = rate
+            values["validation"]["every_steps"] = VALIDATE_EVERY
+            train(run, values, files)
             keep(run, COMPARED / run.name)
 
 

@@ -1,6 +1,7 @@
 // Pairs of channels as hands of a clock: each turns with the position, fast ones and slow ones. A
 // hand's height is the sine, which the wave beside it draws over all positions.
 
+import { button } from "../controls.js";
 import { h, number, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
@@ -40,16 +41,16 @@ export function pairsOfHands(host, picture) {
 /** Draw, or where only the position is another one, turn what is there. */
 function kept(host, picture, make) {
   const key = JSON.stringify([make.name, picture.frequencies, picture.length, picture.gap]);
-  if (host.hands?.key === key && host.contains(host.hands.svg)) {
-    host.hands.picture = picture;
+  const stands = host.hands?.key === key && host.contains(host.hands.svg);
+  host.hands = { ...(stands ? host.hands : { key }), picture };
+  if (stands) {
     host.hands.turn(picture);
     return;
   }
   redrawn(host, () => {
-    const made = make(host, host.hands?.key === key ? host.hands.picture : picture);
-    host.hands = { key, picture: host.hands?.key === key ? host.hands.picture : picture, ...made };
-    host.replaceChildren(made.svg);
-    made.turn(host.hands.picture);
+    Object.assign(host.hands, make(host, host.hands.picture));
+    host.replaceChildren(host.hands.svg);
+    host.hands.turn(host.hands.picture);
   });
 }
 
@@ -152,7 +153,7 @@ function buildPairs(host, { frequencies, gap, describe }) {
 /** A row of buttons that move a position on; `play` lets it go by itself. */
 export function mover({ get, set, last, steps }) {
   let timer = null;
-  const play = h("button", { type: "button", class: "quiet", onclick: () => (timer ? halt() : start()) }, "Play");
+  const play = button("Play", () => (timer ? halt() : start()), { quiet: true });
   const move = (by) => set(Math.min(last(), Math.max(0, get() + by)));
   function start() {
     play.textContent = "Stop";
@@ -164,5 +165,5 @@ export function mover({ get, set, last, steps }) {
     timer = null;
     play.textContent = "Play";
   }
-  return h("p", { class: "row" }, steps.map(([by, title]) => h("button", { type: "button", class: "quiet", onclick: () => move(by) }, title)), play);
+  return h("p", { class: "row" }, steps.map(([by, title]) => button(title, () => move(by), { quiet: true })), play);
 }

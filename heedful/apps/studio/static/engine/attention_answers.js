@@ -1,5 +1,6 @@
 // Answers of the page Attention: weights of heads, their thumbnails, one query in numbers.
 
+import { lengthOf } from "./arithmetic.js";
 import { wordNumbers } from "./alignment.js";
 import { at, base64, encoded } from "./forms.js";
 import { attentionLayers, choose, mixersOf, numHeads, partsOf, passOf, rowsAndColumns, stackOf } from "./passes.js";
@@ -138,13 +139,13 @@ export function influence(model, request) {
   const input = capture.get(`${address}.input`).values;
   const whole = stack.mix(block, input);
   const { width } = stack;
-  const lengthOf = (row, of) => Math.sqrt(Array.from({ length: width }, (_, i) => of(row * width + i) ** 2).reduce((sum, value) => sum + value, 0));
-  const lengths = tokens.ids.map((_, row) => Math.max(1e-30, lengthOf(row, (i) => whole[i])));
+  const rowOf = (values, row) => values.subarray(row * width, (row + 1) * width);
+  const lengths = tokens.ids.map((_, row) => Math.max(1e-30, lengthOf(rowOf(whole, row))));
   const changes = tokens.ids.map(() => new Array(count));
   for (let silent = 0; silent < count; silent += 1) {
     const output = stack.mix(block, input.slice().fill(0, silent * width, (silent + 1) * width));
     lengths.forEach((length, row) => {
-      const change = lengthOf(row, (i) => output[i] - whole[i]) / length;
+      const change = lengthOf(rowOf(output, row).map((value, i) => value - whole[row * width + i])) / length;
       changes[row][silent] = change < ROUNDING ? 0 : change;
     });
   }

@@ -1,5 +1,6 @@
 // Answers of the page Step by step: attention of typed numbers, and one query of one head of a model.
 
+import { largest, lengthOf } from "./arithmetic.js";
 import { queryOf } from "./attention_answers.js";
 import { describeMask } from "./block_answers.js";
 import { Refusal } from "./refusal.js";
@@ -11,9 +12,6 @@ const LISTED = 4; // channels of the output
 
 const add = (numbers) => numbers.reduce((sum, value) => sum + value, 0);
 const dot = (a, b) => add(a.map((value, i) => value * b[i]));
-const length = (vector) => Math.sqrt(dot(vector, vector));
-/** The indices of the largest numbers, equal ones in their order. */
-const largest = (numbers, count) => numbers.map((_, i) => i).sort((a, b) => numbers[b] - numbers[a]).slice(0, count);
 const ascending = (indices) => indices.sort((a, b) => a - b);
 
 const MASKS = { everything: () => true, causal: (i, j) => j <= i };
@@ -106,7 +104,7 @@ export function follow(model, request) {
 
   function stagesOf(key) {
     const products = keys[key].map((value, channel) => value * query[channel]);
-    const lengths = length(query) * length(keys[key]);
+    const lengths = lengthOf(query) * lengthOf(keys[key]);
     const leading = largest(products.map(Math.abs), LEADING);
     const raw = add(products);
     return {
@@ -114,9 +112,9 @@ export function follow(model, request) {
       vector: keys[key],
       products,
       value: values[key],
-      length: length(keys[key]),
+      length: lengthOf(keys[key]),
       cosine: lengths ? dot(query, keys[key]) / lengths : 0,
-      value_length: length(values[key]),
+      value_length: lengthOf(values[key]),
       leading: leading.map((channel) => [channel, products[channel]]),
       rest: add(products.filter((_, channel) => !leading.includes(channel))),
       raw,

@@ -1,6 +1,6 @@
 // A vision Transformer of a model directory, and its answers on the pages Image and Everywhere.
 
-import { linear } from "./arithmetic.js";
+import { linear, logSumExp, rowOf } from "./arithmetic.js";
 import { at, base64, meanOverHeads, rounded } from "./forms.js";
 import { choose } from "./passes.js";
 import { Refusal } from "./refusal.js";
@@ -40,17 +40,15 @@ export class VisionModel {
     const x = linear(Float32Array.from(patches, (value) => (value * rescale - mean) / deviation), count, get("patches.projection.weight"), get("patches.projection.bias"));
     const table = get("positions.weight");
     const { width } = this.spec;
-    for (let i = 0; i < x.length; i += 1) x[i] += table.values[i] * (table.scale?.[Math.floor(i / width)] ?? 1);
+    for (let row = 0; row < count; row += 1) rowOf(table, row).forEach((value, i) => { x[row * width + i] += value; });
     const capture = new Map();
     const positions = Array.from({ length: count }, (_, i) => i);
     const beam = this.stacks.encoder.begin();
     const states = this.stacks.encoder.pass(x, positions.map(() => beam), positions, { capture });
     const pooled = Float32Array.from({ length: width }, (_, i) => positions.reduce((sum, row) => sum + states[row * width + i], 0) / count);
     const logits = linear(pooled, 1, get("classifier.output.weight"), get("classifier.output.bias"));
-    const most = Math.max(...logits);
-    const powers = Array.from(logits, (logit) => Math.exp(logit - most));
-    const total = powers.reduce((sum, power) => sum + power);
-    const labels = powers.map((power, i) => ({ label: this.spec.labels[i], probability: power / total })).sort((a, b) => b.probability - a.probability);
+    const normalizer = logSumExp(logits);
+    const labels = Array.from(logits, (logit, i) => ({ label: this.spec.labels[i], probability: Math.exp(logit - normalizer) })).sort((a, b) => b.probability - a.probability);
     return { capture, labels };
   }
 }
