@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def _unlikely_tokens(
 ) -> tuple[Evidence, ...]:
     """Return the ranges of unlikely tokens, if the tokens spell the text."""
     return tuple(
-        Evidence("target", a, b, target[a:b], f"log-probability {token_scores[number]:.1f}")
+        Evidence("target", a, b, target[a:b], f"probability {math.exp(token_scores[number]):.2g}")
         for number, a, b in token_spans(target, tokens)
         if token_scores[number] < least
     )

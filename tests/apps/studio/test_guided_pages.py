@@ -180,8 +180,10 @@ FLOWS = """() => document.getAnimations().filter((each) => each.animationName ==
 COUNT_MOVES = """() => {
   const animate = Element.prototype.animate;
   window.moves = 0;
+  window.letters = 0;
   Element.prototype.animate = function (...args) {
-    if (!this.closest(".way-flight, [data-at]")) window.moves += 1;
+    if (this.tagName === "text") window.letters += 1;
+    else if (!this.closest(".way-flight, [data-at]")) window.moves += 1;
     return animate.apply(this, args);
   };
 }"""
@@ -211,6 +213,7 @@ def test_parts_unfold_in_place(moving: Any) -> None:
     assert moving.evaluate("() => window.ghost") == 1  # the open part that folds
     # It, its strip, the part that unfolds; and it slides up, as parts that were passed come closer.
     assert moving.evaluate("() => window.moves") == 4
+    assert moving.evaluate("() => window.letters") > 0  # which a scale would stretch
     assert before - 16 < top() < before
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
@@ -452,6 +455,7 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
         page.get_by_role("button", name="Next step").click()
         reached.append(page.locator("[data-stage]").get_attribute("data-stage"))
     assert reached == ["1", "2", "5", "6"]  # neither bias nor mask is set
+    page.get_by_text("Type your own numbers").click()
     page.get_by_label("Mask").fill("causal")
     look.idle()
     assert "Step 6 of 6" in status.inner_text()
@@ -468,7 +472,7 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
             name = lines.nth(i).locator("th .tint-column")
             colour = "each => each.style.color"
             assert query.evaluate(colour) == "var(--series-1)"  # of the second query
-            assert key.evaluate(colour) == name.evaluate(colour) == f"var(--series-{i + 1})"
+            assert key.evaluate(colour) == name.evaluate(colour) == f"var(--series-{i})"
 
 
 def test_a_number_shows_what_it_is_made_of(look: Any) -> None:

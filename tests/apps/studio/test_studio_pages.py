@@ -288,6 +288,7 @@ def test_steps(visit: Any) -> None:
 
     page.get_by_role("button", name="Back").click()
     assert page.locator("[data-stage]").count() == 4
+    page.get_by_text("Type your own numbers").click()
     page.get_by_label("Mask").fill("causal")
     visit.idle()
     page.wait_for_selector("[data-stage='5'] .made td.hidden")

@@ -100,11 +100,24 @@ def test_the_way_is_walked(visit: Any, axe: str) -> None:
         assert page.locator(".told h2").inner_text().startswith(f"{number}. ")
         parts = page.locator(".drawing svg [data-part]").count()
         assert parts == min(number + 1, 13)
+        if name == "Pieces":
+            check_entries(page)
+            visit.until("!document.querySelector('.zoomed')")  # the figure has faded
     assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.go_back()
     visit.idle()
     assert page.locator(".map [aria-current]").inner_text() == "Logits"
     assert visit.violations(axe) == []
+
+
+def check_entries(page: Any) -> None:
+    """Check that pieces stand in the list of all pieces as far as their numbers say."""
+    numbers = [int(each) for each in page.locator("[data-at^='number:']").all_text_contents()]
+    place = "(all) => all.map((each) => Number(each.getAttribute('x')))"
+    places = page.locator(".way-entry").evaluate_all(place)
+    assert len(places) == len(numbers)
+    line = np.polyfit(sorted(numbers), sorted(places), 1)
+    assert np.allclose(np.polyval(line, sorted(numbers)), sorted(places), atol=0.5)
 
 
 def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:

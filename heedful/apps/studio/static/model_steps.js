@@ -1,7 +1,7 @@
 // Step by step on a model: one query of one head, from its products to what it takes away.
 
 import { call, live } from "./api.js";
-import { choice, panel } from "./controls.js";
+import { choice } from "./controls.js";
 import { folded, h, number, table } from "./dom.js";
 import { barChart } from "./draw/bars.js";
 import { series } from "./draw/colours.js";
@@ -23,7 +23,7 @@ export const followDefaults = (studio) => ({
 });
 
 /** A number or name in the colour of its row or its column, which it keeps through all steps. */
-export const tinted = (content, index, side) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + 1) } }, content);
+export const tinted = (content, index, side, shift = 1) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + shift) } }, content);
 
 /** The number of the stage that is reached, among those there are: of one that is not, the next. */
 export const reached = (there, { stage }) => there.findIndex((each) => each >= stage);
@@ -51,7 +51,7 @@ export function sums(lines, long = false) {
 }
 
 /**
- * The panel and the stages.
+ * The settings and the stages.
  * @param options {names: of the stages, stagesOf: those there are, by whether a bias and a mask is,
  *   arrived: called when that may have changed}
  */
@@ -64,7 +64,7 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] }),
     head: choice(state, "head", { label: "Head", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] }),
   };
-  const settings = panel(...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields));
+  const settings = [...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields)];
   const body = h("div", {});
   let last = null;
   const ask = live(body, async (signal) => {
@@ -108,7 +108,7 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     renewWords(words, { pieces: last.rows, chosen: last.row, choose: (row) => state.set({ row }, { step: true }), label: "Click a word to make it the query" });
   }
   return {
-    panel: settings,
+    fields: settings,
     body,
     has,
     /** Heed that settings have changed. */
@@ -131,10 +131,11 @@ function begun(name) {
 const signed = (value, digits = 3) => [value < 0 ? "− " : "+ ", number(Math.abs(value), digits)];
 
 function stages(found, values, names, there) {
-  const key = (index) => tinted(`${index + 1}: ${shownPiece(found.columns[index])}`, index, "column");
+  const shift = found.part === "cross" ? 1 : 0; // in self-attention a word has one colour, as query and as key
+  const key = (index) => tinted(`${index + 1}: ${shownPiece(found.columns[index])}`, index, "column", shift);
   const query = () => tinted(`“${spokenPiece(found.rows[found.row])}”`, found.row, "row");
   const lines = (how, result) => sums(found.keys.map((each) => [key(each.key), how(each), result(each)]));
-  const own = (each, value, digits = 4) => tinted(number(value, digits), each.key, "column");
+  const own = (each, value, digits = 4) => tinted(number(value, digits), each.key, "column", shift);
   const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
   const product = (each) => {
     const told = each.leading.map(([channel], i) => [i ? " + " : "", h("span", { class: "term" }, tinted(number(found.query[channel], 3), found.row, "row"), " · ", own(each, each.vector[channel], 3), h("span", { class: "channel" }, ` [${channel + 1}]`))]);
@@ -167,7 +168,7 @@ function stages(found, values, names, there) {
     },
     () => [h("p", {}, "The values are added up, each times its weight: this is what ", query(), ` takes with it. The numbers are the channels in which the output is largest: ${found.channels.map((channel) => channel + 1).join(", ")}.`),
       h("p", { class: "row" }, tinted("Output", found.row, "row"), strip(found.mixed)),
-      sums([...found.keys.filter((each) => each.score !== null).map((each) => [key(each.key), [own(each, each.weight), " × ", tinted(vector(each.values), each.key, "column")], tinted(vector(each.parts), each.key, "column")]),
+      sums([...found.keys.filter((each) => each.score !== null).map((each) => [key(each.key), [own(each, each.weight), " × ", tinted(vector(each.values), each.key, "column", shift)], tinted(vector(each.parts), each.key, "column", shift)]),
         ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", tinted(vector(found.context, 4), found.row, "row")]], true),
       h("p", { class: "note" }, "The sum is ", h("code", {}, `${found.address}.context`), " of this head and word, as the model computed it.")],
   ];

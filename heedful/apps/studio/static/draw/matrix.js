@@ -8,10 +8,10 @@ const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
 /**
  * A matrix with a caption.
  * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, keys,
- *   colours}
- *   Names of rows have the colour of queries, those of columns that of keys; keys: rows are keys
- *   too; colours: numbers have the colour of their row, or with "columns" of their column, and no
- *   shade
+ *   colours, shift}
+ *   Every word has a colour: names of rows have those of queries, names of columns those of keys;
+ *   keys: rows are keys too; colours: numbers have the colour of their row, or with "columns" of
+ *   their column, and no shade; shift: 0 where queries and keys are the same words
  */
 export function matrix(options) {
   const host = h("div", { class: "matrix" });
@@ -59,11 +59,11 @@ export function equation(terms, { from, tell, choose, at }) {
   return [h("div", { class: "equation" }, parts), said];
 }
 
-function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false }) {
+function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false, shift = 1 }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
   const cell = (value, i, j) => {
     if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
-    if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(colours === "columns" ? j + 1 : i + (keys ? 1 : 0)) } }, number(value, digits));
+    if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(colours === "columns" ? j + shift : i + (keys ? shift : 0)) } }, number(value, digits));
     const shade = kind === "diverging" ? diverging((SHADE * value) / most) : sequence((SHADE * value) / most);
     const made = h("td", {}, number(value, digits));
     made.style.background = css(shade);
@@ -73,7 +73,7 @@ function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidd
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: "cells" },
       h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
-      columnNames ? h("thead", {}, h("tr", {}, rowNames ? h("td", {}) : "", columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + 1) } }, name)))) : "",
+      columnNames ? h("thead", {}, h("tr", {}, rowNames ? h("td", {}) : "", columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + shift) } }, name)))) : "",
       h("tbody", {}, values.map((row, i) => h("tr", { class: i === highlight ? "chosen" : null },
-        rowNames ? h("th", { scope: "row", style: { color: series(i + (keys ? 1 : 0)) } }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
+        rowNames ? h("th", { scope: "row", style: { color: series(i + (keys ? shift : 0)) } }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
 }

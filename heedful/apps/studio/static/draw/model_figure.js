@@ -7,7 +7,7 @@ import { redrawn } from "./colours.js";
 const THIN = ["norm", "sum", "positions", "softmax"];
 const FORK = 22; // pixels between the arrows that enter attention: query, key and value
 const TURN = 6; // radius of a wire's corner
-const OPENS = 320; // milliseconds
+const [OPENS, ENTERS] = [320, 750]; // milliseconds
 
 /** The name of a box in the address. */
 export const addressOfBox = (stack, box) => `${stack.name}.${box.key}`;
@@ -48,6 +48,24 @@ export function modelFigure(host, found, view) {
   const grows = new ResizeObserver(draw); // what opens fills up later, and boxes beside it move
   for (const each of [figure, ...stacks]) grows.observe(each);
   redrawn(host, draw);
+}
+
+/**
+ * Go into the model where its input enters: the figure grows from there and fades, over what is drawn next.
+ * @param figure the element, still in its place
+ * @returns called with a host, which has a position: over which the figure fades
+ */
+export function zoomInto(figure) {
+  const [own, input] = [figure, figure.querySelector('[data-end="input"]')].map((each) => each.getBoundingClientRect());
+  const [x, y] = [input.left + input.width / 2 - own.left, input.top - own.top];
+  return (host) => {
+    const over = h("div", { class: "zoomed", inert: true, "aria-hidden": "true", style: { height: `${own.height}px` } }, h("div", { style: { width: `${own.width}px` } }, figure));
+    const frames = [{ opacity: 1 }, { opacity: 0, transform: `translateY(${-y}px) scale(2.6)` }];
+    host.append(over);
+    const end = () => over.remove();
+    figure.style.transformOrigin = `${x}px ${y}px`;
+    figure.animate(frames, { duration: ENTERS, easing: "ease-in" }).finished.then(end, end);
+  };
 }
 
 function stackOf(stack, view) {

@@ -131,10 +131,16 @@ export function drawWay(host, found, view) {
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
   if (flies) fly(svg, view.stops[view.stop].name, found, view.query, stood, marks(parts));
-  // On a narrow screen the word that comes out would lie beyond the edge.
-  if (view.stops[view.stop].part === "writing" && !found.cross) host.scrollLeft = (width + left - host.clientWidth) / 2;
+  // On a narrow screen the column that is followed, or the word that comes out, would lie beyond the edge.
+  if (view.stops[view.stop].part === "writing") host.scrollLeft = found.cross ? 0 : (width + left - host.clientWidth) / 2;
+  else host.scrollLeft = Math.max(0, place.middle(view.query) - (host.clientWidth + left) / 2);
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));
   if (again) again.focus({ preventScroll: true });
+}
+
+/** Letters that a scale stretches cannot be read: they come when it is nearly done. */
+function lettersLate(inner, slide) {
+  for (const text of inner.querySelectorAll("text")) slide(text, [{ opacity: 0 }, { opacity: 0, offset: 0.4 }, { opacity: 1 }]);
 }
 
 /** Let a part go from where and how it stood to where and how it stands. */
@@ -142,14 +148,19 @@ function move(outer, now, then, unfolding) {
   const timing = { duration: UNFOLD, easing: "cubic-bezier(0.2, 0.7, 0.2, 1)" };
   const slide = (element, frames) => element.animate(frames, timing);
   if (!then) {
-    if (unfolding) slide(now.inner, [{ opacity: 0, transform: "scaleY(0.1)" }, { opacity: 1, transform: "scaleY(1)" }]);
+    if (unfolding) {
+      slide(now.inner, [{ opacity: 0, transform: "scaleY(0.1)" }, { opacity: 1, transform: "scaleY(1)" }]);
+      lettersLate(now.inner, slide);
+    }
     return;
   }
   if (then.y !== now.y) slide(outer, [{ transform: `translate(0px, ${then.y}px)` }, { transform: `translate(0px, ${now.y}px)` }]);
   if (then.open === now.open) return;
+  if (then.height !== now.height) lettersLate(now.inner, slide);
   slide(now.inner, [{ opacity: 0, transform: `scaleY(${then.height / now.height})` }, { opacity: 1, transform: "scaleY(1)" }]);
   const ghost = s("g", { class: "way-ghost", "aria-hidden": "true" }, ...[...then.inner.childNodes].map((child) => child.cloneNode(true)));
   for (const each of ghost.querySelectorAll("[tabindex]")) each.removeAttribute("tabindex");
+  for (const each of ghost.querySelectorAll("text")) each.remove();
   outer.prepend(ghost);
   const end = () => ghost.remove();
   slide(ghost, [{ opacity: 1, transform: "scaleY(1)" }, { opacity: 0, transform: `scaleY(${now.height / then.height})` }]).finished.then(end, end);

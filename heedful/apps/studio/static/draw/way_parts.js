@@ -143,6 +143,29 @@ const firstOf = (vector, count) => `${vector.slice(0, count).map((value) => numb
 /** The first numbers of the column that is followed, below the name of a row. */
 const followed = (rows, query, y) => s("text", { class: "way-value", x: 0, y, style: { textAnchor: "start" } }, firstOf(rows[query], 3));
 
+const OF_BOX = { norm: "norm", attention: "attention between the columns", network: "feed-forward in each column" };
+
+/** What a block does, in the order of its boxes in the figure of the model. */
+function inWords(boxes, short) {
+  if (short || !boxes) return "attention → feed-forward";
+  return boxes.map(({ kind, title }) => OF_BOX[kind] ?? title.toLowerCase()).join(" → ");
+}
+
+/** All pieces that there are, in the order of their numbers, and where those of the text stand. */
+function vocabulary({ ids, vocabulary: count }, { query }, place, y) {
+  const wide = place.step * ids.length;
+  const at = (id) => place.left + (wide * (id + 0.5)) / count;
+  const bend = (y - 56) * 0.55;
+  const order = [...ids.keys()].sort((i, j) => (i === query) - (j === query)); // the one that is followed lies above
+  return [title("All pieces", y + 14), s("rect", { class: "way-frame", x: place.left, y, width: wide, height: 20, rx: 4 }),
+    ...order.flatMap((i) => {
+      const kind = i === query ? " followed" : "";
+      return [s("path", { class: `way-flow${kind}`, d: `M${place.middle(i)} 52C${place.middle(i)} ${52 + bend} ${at(ids[i])} ${y - bend} ${at(ids[i])} ${y}` }),
+        s("rect", { class: `way-entry${kind}`, x: at(ids[i]) - 1, y: y + 1, width: 2, height: 18 })];
+    }),
+    ...[0, 0.25, 0.5, 0.75, 1].map((part) => Math.min(count - 1, Math.round(part * count))).map((id, i) => s("text", { class: "way-value", x: at(id), y: y + 33, style: { textAnchor: i === 0 ? "start" : i === 4 ? "end" : "middle" } }, number(id)))];
+}
+
 export const PARTS = {
   text(own, found, { open }, place) {
     const largest = (1.8 * (place.width - place.left)) / found.text.length; // a letter is about half as wide as high
@@ -152,8 +175,10 @@ export const PARTS = {
   },
   pieces(own, found, view, place) {
     own.append(title("Pieces", 17), ...pieces(found, view, place, 0));
-    if (view.open) own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))));
-    return view.open ? 52 : 26;
+    if (!view.open) return 26;
+    own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))),
+      ...vocabulary(found, view, place, 200));
+    return 232;
   },
   embedding(own, found, { open, query }, place) {
     if (!open) return folded(own, "Embedding", "input", found.embedding, place);
@@ -173,7 +198,7 @@ export const PARTS = {
     for (let i = 0; i < found.layers; i += 1) {
       const y = i * (tall + 12);
       const is = i === found.layer;
-      const words = place.width < 560 ? "attention → feed-forward" : "attention between the columns → feed-forward in each column";
+      const words = inWords(view.boxes?.[i], place.width < 560);
       const group = s("g", { class: "way-block", role: "button", tabindex: is ? "0" : "-1", "aria-pressed": String(is), "aria-label": `Open block ${i + 1}`, "data-block": i },
         s("rect", { class: `way-frame${is ? " open" : ""}`, x: place.left, y, width: right, height: tall, rx: 8 }),
         spoken ? s("text", { class: "way-name", x: place.left + right / 2, y: y + 15, "text-anchor": "middle" }, words) : null,

@@ -119,7 +119,7 @@ export async function mount({ root, side, state }) {
   });
   const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model")), total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))),
     section("Size and cost", beside.element,
       h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
       h("details", {}, titles.tables, components, tables),

@@ -1,6 +1,6 @@
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, panel, text } from "../controls.js";
-import { folded, h, number } from "../dom.js";
+import { button, check, choice, more, panel, text } from "../controls.js";
+import { h, number } from "../dom.js";
 import { equation, matrix } from "../draw/matrix.js";
 import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
@@ -8,6 +8,7 @@ import { saves } from "../save.js";
 import { renewWords } from "../words.js";
 
 export const kinds = KINDS;
+export const wide = true;
 
 // Worked examples: small enough to follow with a pencil.
 const EXAMPLES = {
@@ -85,24 +86,21 @@ export function mount({ root, side, state, studio }) {
   const names = { q: "Queries Q", k: "Keys K", v: "Values V", x: "Tokens X" };
   const areas = Object.fromEntries(["q", "k", "v", "x"].map((name) => [name,
     text(state, name, { label: names[name], rows: 4, code: true })]));
-  for (const area of Object.values(areas)) area.classList.remove("wide");
   const body = h("div", {});
-  const more = [text(state, "labels", { label: "Names of the keys (optional)" }),
+  const fields = [areas.q, areas.k, areas.v, text(state, "mask", { label: "Mask", code: true }), text(state, "labels", { label: "Names of the keys (optional)" }),
     text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
     choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), areas.x];
-  const typed = h("div", {},
-    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.q, areas.k, areas.v,
-      text(state, "mask", { label: "Mask", code: true }),
-      folded("Names, scale, bias, tokens", () => h("div", {}, more))));
+  const own = more("Type your own numbers", ...fields);
+  own.open = Object.entries(EXAMPLES).every(([, each]) => each.q !== state.values.q);
+  const typed = [h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), own];
   const model = followed(state, studio, { names: STAGES, stagesOf, arrived: () => arrange() });
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
-  if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
-  const [settings, result] = [h("div", {}), h("div", {})];
-  side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
+  const follow = reads(studio).length ? choice(state, "on", { label: "Follow", options: kinds }) : null;
+  const result = h("div", {});
   const formula = h("p", { class: "formula", role: "math", "aria-label": "softmax of Q times K transposed over the square root of the width of a key, times V" });
   const overview = h("div", {});
-  root.append(h("p", { class: "row" }, back, next, where), formula, overview, result, saves(result, () => where.textContent));
-  for (const field of [...more, typed.querySelector("[id^='mask-']").closest(".field")]) field.classList.remove("wide");
+  root.append(h("div", { class: "row" }, back, next, where, check(state, "all", { label: "All steps so far below each other" })), formula, overview, result, saves(result, () => where.textContent));
+  for (const field of fields) field.classList.remove("wide");
 
   const ask = live(body, (signal) => {
     const { q, k, v, x, scale, mask, bias } = state.values;
@@ -125,8 +123,8 @@ export function mount({ root, side, state, studio }) {
   }
   const arrange = () => {
     const { x, on } = state.values;
-    if (settings.firstChild === null || model.panel.isConnected !== (on === "model")) {
-      settings.replaceChildren(on === "model" ? model.panel : typed);
+    if (side.firstChild === null || own.isConnected !== (on === "typed")) {
+      side.replaceChildren(panel(...[follow, ...(on === "model" ? model.fields : typed)].filter(Boolean)));
       result.replaceChildren(on === "model" ? model.body : body);
     }
     const there = stagesHere();
@@ -161,12 +159,13 @@ function stagesInShort(found) {
   return matrices.map((each, stage) => ({ stage, name: STAGES[stage], matrices: each }));
 }
 
-/** Names of queries and keys, and the row of the query that is followed. */
+/** Names of queries and keys, the row of the query that is followed, and how far colours of keys lie from those of queries. */
 function namesOf(found, values) {
   const given = values.labels.trim().split(/\s+/).filter((word) => word !== "");
   const keys = found.k.map((_, i) => given[i] ?? `key ${i + 1}`);
   const queries = found.q.map((_, i) => (found.q.length === keys.length && given[i] ? given[i] : `query ${i + 1}`));
-  return { keys, queries, row: Math.min(found.q.length, Math.max(1, values.query)) - 1 };
+  const shift = queries.every((name, i) => name === keys[i]) ? 0 : 1; // one colour for a word, as query, key and value
+  return { keys, queries, row: Math.min(found.q.length, Math.max(1, values.query)) - 1, shift };
 }
 
 const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
@@ -175,25 +174,25 @@ const highest = (found, row) => Math.max(...found.scores[row].filter((_, j) => f
 const FROM_TOKENS = `?${new URLSearchParams({ ...EXAMPLES.tokens, name: "" })}`;
 
 /** Queries, keys and values as products of tokens and weights that are typed. */
-function fromTokens(found, values, { queries, keys, row, dot, choose }) {
+function fromTokens(found, values, { queries, keys, row, shift, dot, choose }) {
   const x = read(values.x, "X");
   return [h("p", {}, "Every token is a row of X. Times W_Q it becomes a query, times W_K a key, times W_V a value. Training learns these three."),
     ...["q", "k", "v"].flatMap((name) => {
       const [letter, weights, made, names] = [name.toUpperCase(), read(values[name], `W_${name.toUpperCase()}`), found[name], name === "q" ? queries : keys];
-      return equation([{ values: x, caption: "X", rowNames: names, highlight: row, colours: true, keys: name !== "q" }, "×", { values: weights, caption: `W_${letter}` }, "=", { values: made, caption: letter, highlight: row, colours: true, keys: name !== "q" }],
+      return equation([{ values: x, caption: "X", rowNames: names, highlight: row, colours: true, keys: name !== "q", shift }, "×", { values: weights, caption: `W_${letter}` }, "=", { values: made, caption: letter, highlight: row, colours: true, keys: name !== "q", shift }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${names[i]}”, channel ${j + 1}: ${dot(x[i], weights.map((each) => each[j]), made[i][j])}`, choose, at: [row, 0] });
     })];
 }
 
 function stages(found, state) {
   const { values } = state;
-  const { keys, queries, row } = namesOf(found, values);
+  const { keys, queries, row, shift } = namesOf(found, values);
   const query = () => tinted(`“${queries[row]}”`, row, "row");
-  const key = (i) => tinted(keys[i], i, "column");
-  const own = (value, i, digits = 4) => tinted(number(value, digits), i, "column");
+  const key = (i) => tinted(keys[i], i, "column", shift);
+  const own = (value, i, digits = 4) => tinted(number(value, digits), i, "column", shift);
   const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
-  const all = { rowNames: queries, columnNames: keys, highlight: row };
+  const all = { rowNames: queries, columnNames: keys, highlight: row, shift };
   const choose = (i) => state.set({ query: i + 1 }, { step: true });
   const short = (value) => number(value, 3);
   const dot = (left, right, result) => `${left.map((value, channel) => `${short(value)} · ${short(right[channel])}`).join(" + ")} = ${short(result)}`;
@@ -202,11 +201,11 @@ function stages(found, state) {
     { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”.` : how(i, j)), choose, at: [row, 0] });
   const seen = { values: found.scores, hidden, caption: values.mask === "everything" ? "Scores" : "Scores that are seen" };
   const parts = {
-    0: () => (values.x.trim() ? fromTokens(found, values, { queries, keys, row, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: FROM_TOKENS }, "see X become Q, K and V"), "). We follow ", query(), "."),
+    0: () => (values.x.trim() ? fromTokens(found, values, { queries, keys, row, shift, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: FROM_TOKENS }, "see X become Q, K and V"), "). We follow ", query(), "."),
       h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
-        matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))]),
+        matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true, shift }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true, shift }))]),
     1: () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
-      ...equation([{ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }, "×", { values: found.k[0].map((_, channel) => found.k.map((each) => each[channel])), caption: "Kᵀ", columnNames: keys, colours: "columns" }, "=", { values: found.raw, caption: "Q Kᵀ", ...all }],
+      ...equation([{ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }, "×", { values: found.k[0].map((_, channel) => found.k.map((each) => each[channel])), caption: "Kᵀ", columnNames: keys, colours: "columns", shift }, "=", { values: found.raw, caption: "Q Kᵀ", ...all }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}” · “${keys[j]}”: ${dot(found.q[i], found.k[j], found.raw[i][j])}`, choose, at: [row, 0] }),
       sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)]))],
     2: () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
@@ -221,9 +220,9 @@ function stages(found, state) {
       ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: exp(${short(found.scores[i][j])} − ${short(highest(found, i))}) = ${number(found.powers[i][j])}; ${number(found.powers[i][j])} ÷ ${number(total(found.powers[i]))} = ${number(found.weights[i][j])}`, "row"),
       sums(keys.map((_, i) => [key(i), found.visible[row][i] ? exponential(found.scores[row][i], highest(found, row), own(found.powers[row][i], i), total(found.powers[row])) : "hidden", own(found.weights[row][i], i)]))],
     6: () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
-      ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],
+      ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true, shift }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}”, channel ${j + 1}: ${dot(found.weights[i], found.v.map((each) => each[j]), found.output[i][j])}`, choose, at: [row, 0] }),
-      sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column")], tinted(vector(found.parts[row][i]), i, "column")]),
+      sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column", shift)], tinted(vector(found.parts[row][i]), i, "column", shift)]),
         ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true)],
   };
   return inPlace(parts, values, STAGES, stagesOf(setIn(values)));

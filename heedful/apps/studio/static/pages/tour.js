@@ -3,7 +3,7 @@ import { button, choice, panel } from "../controls.js";
 import { h, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
-import { modelFigure } from "../draw/model_figure.js";
+import { modelFigure, zoomInto } from "../draw/model_figure.js";
 import { drawWay, stopsOf, titleOf } from "../draw/way.js";
 import { tourMap } from "../draw/way_map.js";
 import { boxInside, toldOf } from "../model_inside.js";
@@ -59,7 +59,7 @@ export function mount({ root, side, state, studio }) {
   const play = button("Play", () => (timer ? halt() : start()), { quiet: true });
   const drawing = h("div", { class: "drawing", role: "group", "aria-label": "The sentence on its way through the model" });
   const candidates = h("div", {});
-  const drawn = h("div", {}, drawing, candidates);
+  const drawn = h("div", { class: "way-place" }, drawing, candidates);
   const body = h("div", {}, mapped, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawn, saves(drawn, () => told.querySelector("h2")?.textContent));
   root.append(body);
 
@@ -189,11 +189,14 @@ export function mount({ root, side, state, studio }) {
     }
     const at = stops()[stop()];
     told.replaceChildren(h("h2", {}, `${stop()}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
+    const figure = drawing.querySelector(".model-figure");
+    const enter = figure && !matchMedia("(prefers-reduced-motion: reduce)").matches ? zoomInto(figure) : null;
     redrawn(drawing, () => drawWay(drawing, found, {
-      stops: stops(), stop: stop(), query: query(),
+      stops: stops(), stop: stop(), query: query(), boxes: pictured?.stacks.find(({ name }) => name === found.stack)?.blocks,
       choose: (index) => state.set({ query: index }, { step: true }),
       openBlock: (index) => state.set({ layer: index }, { step: true }),
     }));
+    enter?.(drawn);
     refilled(candidates, () => {
       if (["back", "source", "stream", "writing"].includes(at.part)) candidates.append(written());
       if (stop() === last()) candidates.append(probabilities());

@@ -34,7 +34,7 @@ export function mount({ root, below, side, state }) {
   side.append(
     panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
     h("h2", {}, "Train one here"),
-    h("p", { class: "note" }, "The same data and settings, a minute at most, on this machine. Another seed begins from other weights."),
+    h("p", { class: "note" }, "The same data and settings, in about a minute on this machine. Another seed begins from other weights."),
     panel(train, slider(state, "seed", { label: "Seed", min: 1, max: 20 }), trainer));
 
   function draw() {
