@@ -41,11 +41,19 @@ IN_PAGE = {
     "decoding": {"beam", "greedy", "step"},
     "everywhere": {"image", "text"},
     "image": {"erase", "look"},
-    "steps": {"attend", "follow"},
+    "steps": {"follow"},
     "tour": {"walk"},
     "translate": {"alternatives", "text"},
 }
 """Calls that the models answer in the page, see `static/engine/answers.js`."""
+BY_FORMULA = {
+    "masks": {"draw"},
+    "positions": {"beyond", "show", "shuffled"},
+    "scale": {"compare", "sweep"},
+    "schedule": {"curve"},
+    "steps": {"attend"},
+}
+"""Calls that are answered there without a model, if they name none."""
 NOT_RECORDED = {"train", "stop", "picture"}
 """Calls that change something, or write a file."""
 STOPS = 9
@@ -241,7 +249,8 @@ class PageRequests:
         wait(firefox)
         for page, call, body in self.recorder.requests:
             first = example == EACH_EXAMPLE
-            computed = call in IN_PAGE.get(page, ()) and not (first or not example)
+            in_page = IN_PAGE if body.get("model") else BY_FORMULA
+            computed = call in in_page.get(page, ()) and not (first or not example)
             place = self.places.get(str(body.get("model", "")))
             if call in NOT_RECORDED or computed:
                 continue

@@ -452,7 +452,8 @@ def test_typed_numbers_attend_as_in_the_page(engine: Engine, data: st.DataObject
         row = st.lists(NUMBERS, min_size=across, max_size=across)
         return data.draw(st.lists(row, min_size=down, max_size=down))
 
-    mask = data.draw(st.sampled_from(["everything", "causal", " "]))
+    masks = ("everything", "causal", " ", "window(2)", "causal & strided(2) | prefix(1)")
+    mask = data.draw(st.sampled_from((*masks, "prefix(0)")))
     bias = data.draw(st.sampled_from(["none", "alibi"]))
     body: dict[str, Any] = {"mask": mask, "bias": bias}
     if data.draw(st.booleans()):

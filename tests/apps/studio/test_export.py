@@ -33,7 +33,7 @@ from heedful.pretrained.catalogue import models_at_hand
 from .chromium import Chromium
 from .firefox import DRAWING, PROBLEMS, Firefox, path_of_firefox, window
 
-PAGES = ("tour", "scale", "translate")
+PAGES = ("tour", "scale", "translate", "paths")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
     | st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 0 or str(x) == "0.0"),
@@ -368,10 +368,19 @@ def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, si
 def test_a_choice_that_is_not_recorded_shows_the_nearest_and_the_way_to_all(
     opened: Firefox | Chromium, site: str
 ) -> None:
-    opened.open(f"{site}/scale.html?width=63")
+    opened.open(f"{site}/paths.html?width=96&norms=pre")
     words = opened.value(PROBLEMS)
     assert "the picture shows the nearest" in words
     assert "pip install" in words
+    assert opened.value("document.querySelectorAll('main svg').length") > 0
+
+
+def test_what_follows_from_formulas_is_computed_for_every_choice(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    opened.open(f"{site}/scale.html?width=63&keys=17")
+    assert opened.value(PROBLEMS) == ""
+    assert opened.said() == []
     assert opened.value("document.querySelectorAll('main svg').length") > 0
 
 

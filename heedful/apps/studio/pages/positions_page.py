@@ -51,24 +51,18 @@ class BeyondRequest(ShowPositionsRequest):
     times: int = Field(4, ge=1, le=8, description="range to show, in trained lengths")
 
 
-_SINUSOIDS = (
-    "Each position has a vector of sines and cosines, which is added to the word that stands "
-    "there: fast waves on the left, slow ones on the right."
-)
-
-
 @call(ShowPositionsRequest)
 def show(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a scheme as vectors (table, dot products by distance, projection) or as biases."""
     if request.scheme == "sinusoidal":
         table = SinusoidalPositions(request.width)(torch.arange(request.length)[None])[0]
-        return _vectors(table, _SINUSOIDS)
+        return _vectors(table)
     if request.scheme == "rotary":
         return _rotary(request)
     if request.scheme == "learned":
         module = _table(request, workspace)
         rows = module.weight.detach()[module.unused_rows :][: request.length]
-        return _vectors(rows, f"{request.table} of {request.model}, as trained.")
+        return _vectors(rows)
     return _biases(request, workspace)
 
 
@@ -91,11 +85,7 @@ def _rotary(request: ShowPositionsRequest) -> dict[str, Any]:
     vector = torch.zeros((1, 1, request.length, request.width))
     vector[..., 0::2] = (2 / request.width) ** 0.5
     rotated = Rotary(request.width, spec)(vector, torch.arange(request.length)[None])[0, 0]
-    return _vectors(
-        rotated,
-        "One vector of length 1, rotated by each position: the score of a query and a key that "
-        "are the same vector depends on their distance alone.",
-    )
+    return _vectors(rotated)
 
 
 def _rotary_spec(request: ShowPositionsRequest) -> RotarySpec:
@@ -108,7 +98,7 @@ def _rotary_spec(request: ShowPositionsRequest) -> RotarySpec:
     )
 
 
-def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
+def _vectors(table: Tensor) -> dict[str, Any]:
     """Return a table [L, D], mean cosine and dot product by distance, and two main components."""
     table = table.double()
     length = len(table)
@@ -121,7 +111,6 @@ def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
     shares = values.square() / values.square().sum().clamp(min=1e-30)
     return {
         "form": "vectors",
-        "sentence": sentence,
         "table": round_digits(table),
         "distances": list(distances),
         "product": [float(products.diagonal(k).mean()) for k in distances],
@@ -141,34 +130,23 @@ def _biases(request: ShowPositionsRequest, workspace: Workspace) -> dict[str, An
     bias: Any
     if request.scheme == "alibi":
         bias = Alibi(request.heads)
-        sentence = "A penalty for distance with a slope for each head, fixed before training."
     elif request.scheme == "relative":
         # A bias that is a dot product of a query with a vector per distance shows the index of each
         # vector.
         bias = _numbered(RelativeKeys(1, request.max_distance))
-        sentence = (
-            "A learned vector for each distance, whose product with the query is added to the "
-            "score; distances past the longest share its vector. The picture shows which."
-        )
         bucket = bias(torch.ones((1, 1, 1, 1)), nothing, positions)[0, 0, 0].int().tolist()
     else:
         if request.model:
             bias = _table(request, workspace)
-            sentence = f"{request.table} of {request.model}, as trained."
         else:
             spec = T5BiasSpec(num_buckets=request.buckets, max_distance=request.max_distance)
             bias = T5Bias(1, spec.num_buckets, spec.max_distance, spec.bidirectional)
-            sentence = (
-                "Short distances have a bucket each, long ones share; training learns a number for "
-                "each bucket and head. No model is chosen, so the picture shows the buckets."
-            )
         numbering = _numbered(T5Bias(1, bias.num_buckets, bias.max_distance, bias.bidirectional))
         bucket = numbering(nothing, nothing, positions)[0, 0, 0].int().tolist()
     with torch.inference_mode():
         added = bias(nothing, nothing, positions)[0, :, 0]
     return {
         "form": "biases",
-        "sentence": sentence,
         "distances": (keys - half).tolist(),
         "added": round_digits(added) if request.scheme == "alibi" or request.model else None,
         "buckets": bucket,
@@ -300,30 +278,12 @@ def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
     seen = None if rows is None else set(rows[: request.trained])
     return {
         "form": "biases",
-        "sentence": _BEYOND[request.scheme],
         "trained": request.trained,
         "distances": list(range(request.times * request.trained + 1)),
         "added": found["added"] and [head[back] for head in found["added"]],
         "buckets": rows,
         "unseen": None if rows is None or seen is None else sum(row not in seen for row in rows),
     }
-
-
-_BEYOND = {
-    "alibi": (
-        "The line goes on: a far key gets a larger penalty than any in training, so it counts "
-        "less, and a long text reads much like a short one."
-    ),
-    "t5": (
-        "Past the longest distance all keys share one bucket. Its number was learned only if texts "
-        "in training were long enough to reach it; the numbers of buckets never reached mean "
-        "nothing."
-    ),
-    "relative": (
-        "Past the longest distance all keys share one vector. A distance that training never "
-        "reached has a vector that was never changed."
-    ),
-}
 
 
 def _angles(request: BeyondRequest) -> dict[str, Any]:
@@ -334,12 +294,10 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     last = request.times * request.trained
     step = max(1, math.ceil(last / _COLUMNS))
     places = list(range(0, last + 1, step))
-    sentence, reach = _ANGLES, None
-    if request.scheme == "rotary" and request.scaling != "none":
-        sentence = _SCALED[request.scaling].format(factor=f"{request.factor:g}")
-        if request.scaling != "ntk":  # whose factor slows the slowest pair alone
-            reach = math.floor(request.factor * (request.trained - 1))
-            sentence += f" They last to position {reach:,}; past it, slow pairs come to new ones."
+    reach = None
+    # NTK's factor slows the slowest pair alone: no position is where all of it ends.
+    if request.scheme == "rotary" and request.scaling not in ("none", "ntk"):
+        reach = math.floor(request.factor * (request.trained - 1))
     full = 2 * math.pi
     # The largest angle in training; after a full turn all angles have been seen.
     shown = [f * (request.trained - 1) for f in plain]
@@ -349,7 +307,6 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
     ]
     return {
         "form": "angles",
-        "sentence": sentence,
         "trained": request.trained,
         "reach": reach,
         "step": step,
@@ -359,27 +316,6 @@ def _angles(request: BeyondRequest) -> dict[str, Any]:
         "share": [sum(pair[i] for pair in new) / len(new) for i in range(len(places))],
         "wavelengths": [full / f for f in used],
     }
-
-
-_ANGLES = (
-    "Fast pairs of channels have made whole turns in training and show nothing new later. A slow "
-    "pair has turned only part of the way: past the trained length it comes to angles that no "
-    "weight was trained on."
-)
-_SCALED = {
-    "linear": (
-        "Dividing positions by {factor} slows all pairs down, so that a longer text stays within "
-        "angles of training; near tokens come closer together."
-    ),
-    "ntk": (
-        "A higher base slows slow pairs down, and leaves the fast ones nearly as they are: new "
-        "angles come later, and not for all pairs at once."
-    ),
-    "yarn": (
-        "YaRN leaves the fast pairs as they are and divides the angles of slow ones by {factor}, "
-        "so that a longer text stays within angles of training."
-    ),
-}
 
 
 def _mean_cosine(place: int, step: int, frequency: float) -> float:
@@ -400,7 +336,6 @@ def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
         said = str(error)
     return {
         "form": "rows",
-        "sentence": "A learned table has a row for each position of training, and no other.",
         "trained": trained,
         "last": request.times * trained,
         "said": said,

@@ -85,7 +85,7 @@ export async function answerHere(page, name, body, signal) {
 const models = new Map();
 
 async function computeHere(page, name, body, signal) {
-  if (body.model === undefined) return (await engine()).ask(page, name, body, signal); // numbers that are typed
+  if (!body.model) return (await engine()).ask(page, name, body, signal); // numbers that are typed, and formulas
   if (!site.models.includes(body.model)) return undefined;
   if (!models.has(body.model)) models.set(body.model, giveModel(body.model));
   return (await models.get(body.model)) ? (await engine()).ask(page, name, body, signal) : undefined;

@@ -3,7 +3,11 @@
 import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
+import { draw } from "./masks_answers.js";
 import { passOf } from "./passes.js";
+import { beyond, show as positions, shuffled } from "./positions_answers.js";
+import { compare, sweep } from "./scale_answers.js";
+import { curve } from "./schedule_answers.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
@@ -32,7 +36,13 @@ const PAGES = {
 const OF_TRANSLATORS = [alternatives, text];
 const OF_IMAGES = [entering, erase, look];
 /** What needs no model. */
-const BARE = { steps: { attend } };
+const BARE = {
+  masks: { draw },
+  positions: { beyond, show: positions, shuffled },
+  scale: { compare, sweep },
+  schedule: { curve },
+  steps: { attend },
+};
 
 /**
  * Answer a call of a page.

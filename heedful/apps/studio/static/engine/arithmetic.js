@@ -158,3 +158,60 @@ export function lengthOf(vector) {
   for (const value of vector) sum += value * value;
   return Math.sqrt(sum);
 }
+
+/**
+ * Points in the plane of the two directions in which rows [N, D] differ most.
+ * @returns {points: [N, 2], shares: of the variance, of each direction}
+ */
+export function principal(rows) {
+  const width = rows[0].length;
+  const means = rows[0].map((_, channel) => rows.reduce((sum, row) => sum + row[channel], 0) / rows.length);
+  const centred = rows.map((row) => row.map((value, channel) => value - means[channel]));
+  // The smaller of two matrices with the same eigenvalues: products of rows, or of columns.
+  const byRows = rows.length <= width;
+  const vectors = byRows ? centred : means.map((_, channel) => centred.map((row) => row[channel]));
+  const gram = vectors.map((a) => Float64Array.from(vectors, (b) => a.reduce((sum, value, i) => sum + value * b[i], 0)));
+  const { values, directions } = eigen(gram);
+  const order = largest(values, 2);
+  const all = Math.max(1e-30, values.reduce((sum, value) => sum + value, 0));
+  const points = centred.map((row, i) => order.map((k) => {
+    if (byRows) return directions[i][k] * Math.sqrt(Math.max(0, values[k]));
+    return row.reduce((sum, value, channel) => sum + value * directions[channel][k], 0);
+  }));
+  return { points, shares: order.map((k) => values[k] / all) };
+}
+
+/** Eigenvalues of a symmetric matrix, and eigenvectors as columns, by rotations (Jacobi 1846). */
+function eigen(given) {
+  const matrix = given.map((row) => row.slice());
+  const size = matrix.length;
+  const directions = matrix.map((_, i) => Float64Array.from({ length: size }, (__, j) => Number(i === j)));
+  const total = matrix.reduce((sum, row) => sum + row.reduce((part, value) => part + value * value, 0), 0);
+  for (let sweep = 0, off = Infinity; sweep < 30 && off > 1e-22 * total; sweep += 1) {
+    off = 0;
+    for (let p = 0; p < size; p += 1) {
+      for (let q = p + 1; q < size; q += 1) {
+        const across = matrix[p][q];
+        off += across * across;
+        if (across * across <= 1e-30 * total) continue;
+        const theta = (matrix[q][q] - matrix[p][p]) / (2 * across);
+        const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
+        const c = 1 / Math.sqrt(t * t + 1);
+        const turn = (row) => {
+          const [a, b] = [row[p], row[q]];
+          row[p] = c * a - t * c * b;
+          row[q] = t * c * a + c * b;
+        };
+        matrix.forEach(turn);
+        const [above, below] = [matrix[p], matrix[q]];
+        for (let k = 0; k < size; k += 1) {
+          const [a, b] = [above[k], below[k]];
+          above[k] = c * a - t * c * b;
+          below[k] = t * c * a + c * b;
+        }
+        directions.forEach(turn);
+      }
+    }
+  }
+  return { values: matrix.map((row, i) => row[i]), directions };
+}

@@ -2,6 +2,7 @@
 
 import { lengthOf, spread } from "./arithmetic.js";
 import { significant } from "./forms.js";
+import { describeMask } from "./masks.js";
 import { choose, passOf, stackOf } from "./passes.js";
 
 const AXES = {
@@ -37,12 +38,6 @@ export function flow(model, { stack: name = "", layer = -1, ...request }) {
 const normName = ({ kind }) => (kind === "layer" ? "Layer norm" : "Root-mean-square norm");
 const labelOf = ({ name }) => (name === "feedforward" ? "the feed-forward network" : name.replaceAll("_", "-"));
 const thousands = (number) => number.toLocaleString("en-US");
-
-/** What a query sees, as the end of a sentence. */
-export function describeMask(mask) {
-  if (mask.kind === "all_of") return mask.parts.map(describeMask).join(", that are also ");
-  return { everything: "every key", causal: "keys at or before its own position", segment: "keys of its own segment" }[mask.kind];
-}
 
 /** The tensors of a block in the order of a pass, each after its inputs. */
 class Plan {

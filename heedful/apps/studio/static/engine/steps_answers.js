@@ -2,7 +2,7 @@
 
 import { largest, lengthOf } from "./arithmetic.js";
 import { queryOf } from "./attention_answers.js";
-import { describeMask } from "./block_answers.js";
+import { describeMask, parseMask, sees } from "./masks.js";
 import { Refusal } from "./refusal.js";
 import { numHeads, partsOf } from "./passes.js";
 
@@ -14,16 +14,14 @@ const add = (numbers) => numbers.reduce((sum, value) => sum + value, 0);
 const dot = (a, b) => add(a.map((value, i) => value * b[i]));
 const ascending = (indices) => indices.sort((a, b) => a - b);
 
-const MASKS = { everything: () => true, causal: (i, j) => j <= i };
 const SLOPE = 2 ** -8; // of ALiBi with one head (Press 2022)
 const times = (rows, matrix) => rows.map((row) => matrix[0].map((_, j) => add(row.map((value, i) => value * matrix[i][j]))));
 
-/** Every stage of attention of typed vectors, for every query; undefined for masks that are not read here. */
-export function attend(request) {
-  const { x = null, scale = null, mask = "everything", bias = "none" } = request;
-  const kind = mask.trim() || "everything";
-  if (!MASKS[kind]) return undefined;
+/** Every stage of attention of typed vectors, for every query. */
+export async function attend(request) {
+  const { x = null, scale = null, mask: written = "everything", bias = "none" } = request;
   refuseShapes(request);
+  const mask = await parseMask(written);
   const [q, k, v] = ["q", "k", "v"].map((name) => (x ? times(x, request[name]) : request[name]));
   const factor = scale ?? k[0].length ** -0.5;
   const table = (of) => q.map((_, i) => k.map((_, j) => of(i, j)));
@@ -32,15 +30,15 @@ export function attend(request) {
   const scaled = table((i, j) => raw[i][j] * factor);
   const added = bias === "alibi" ? table((i, j) => -SLOPE * Math.abs(i - j)) : null;
   const scores = table((i, j) => scaled[i][j] + (added ? added[i][j] : 0));
-  const visible = table(MASKS[kind]);
+  const visible = table((i, j) => sees(mask, i, j));
   const powers = scores.map((row, i) => {
     const highest = Math.max(...row.filter((_, j) => visible[i][j]));
     return row.map((score, j) => (visible[i][j] ? Math.exp(score - highest) : 0));
   });
-  const weights = powers.map((row) => row.map((power) => power / add(row)));
+  const weights = powers.map((row) => row.map((power) => power / (add(row) || 1))); // a query that sees nothing has no weights
   const parts = table((i, j) => v[j].map((value) => weights[i][j] * value));
   const output = parts.map((row) => v[0].map((_, channel) => add(row.map((part) => part[channel]))));
-  return { q, k, v, products, raw, factor, scaled, added, visible, scores, powers, weights, parts, output, sentence: `A query sees ${describeMask({ kind })}.` };
+  return { q, k, v, products, raw, factor, scaled, added, visible, scores, powers, weights, parts, output, sentence: `A query sees ${describeMask(mask)}.` };
 }
 
 function refuseShapes({ q, k, v, x = null }) {

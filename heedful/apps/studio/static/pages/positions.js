@@ -83,7 +83,7 @@ export function mount({ root, side, state }) {
   const show = drawn(body, state);
   const without = (...names) => Object.fromEntries(Object.entries(state.values).filter(([name]) => ![...Object.keys(orderDefaults), "place", ...names].includes(name)));
   const askShow = live(body, (signal) => call("positions", "show", without("times"), signal), (found) => show(found, state.values));
-  const askPast = live(past, (signal) => call("positions", "beyond", without(), signal), (found) => beyond(past, found));
+  const askPast = live(past, (signal) => call("positions", "beyond", without(), signal), (found) => beyond(past, found, state.values));
   const ask = () => {
     askShow();
     askPast();
@@ -122,9 +122,39 @@ export function mount({ root, side, state }) {
   change();
 }
 
+/** What a scheme is, in a sentence. */
+const SAID = {
+  sinusoidal: "Each position has a vector of sines and cosines, which is added to the word that stands there: fast waves on the left, slow ones on the right.",
+  rotary: "One vector of length 1, rotated by each position: the score of a query and a key that are the same vector depends on their distance alone.",
+  alibi: "A penalty for distance with a slope for each head, fixed before training.",
+  relative: "A learned vector for each distance, whose product with the query is added to the score; distances past the longest share its vector. The picture shows which.",
+  t5: "Short distances have a bucket each, long ones share; training learns a number for each bucket and head. No model is chosen, so the picture shows the buckets.",
+};
+/** And what becomes of it past the trained length. */
+const PAST = {
+  alibi: "The line goes on: a far key gets a larger penalty than any in training, so it counts less, and a long text reads much like a short one.",
+  t5: "Past the longest distance all keys share one bucket. Its number was learned only if texts in training were long enough to reach it; the numbers of buckets never reached mean nothing.",
+  relative: "Past the longest distance all keys share one vector. A distance that training never reached has a vector that was never changed.",
+  learned: "A learned table has a row for each position of training, and no other.",
+};
+const TURNING = "Fast pairs of channels have made whole turns in training and show nothing new later. A slow pair has turned only part of the way: past the trained length it comes to angles that no weight was trained on.";
+const SCALED = {
+  linear: (factor) => `Dividing positions by ${factor} slows all pairs down, so that a longer text stays within angles of training; near tokens come closer together.`,
+  ntk: () => "A higher base slows slow pairs down, and leaves the fast ones nearly as they are: new angles come later, and not for all pairs at once.",
+  yarn: (factor) => `YaRN leaves the fast pairs as they are and divides the angles of slow ones by ${factor}, so that a longer text stays within angles of training.`,
+};
+
+const said = ({ scheme, model, table }) => (model ? `${table} of ${model}, as trained.` : SAID[scheme]);
+
+function saidPast({ scheme, scaling, factor }, { reach }) {
+  const turning = scheme === "rotary" && scaling !== "none" ? SCALED[scaling](number(factor)) : TURNING;
+  const lasts = reach ? ` They last to position ${number(reach)}; past it, slow pairs come to new ones.` : "";
+  return PAST[scheme] ?? turning + lasts;
+}
+
 /** What a scheme says at positions that training has not seen. */
-function beyond(host, found) {
-  const sentence = h("p", { class: "sentence" }, found.sentence);
+function beyond(host, found, settings) {
+  const sentence = h("p", { class: "sentence" }, saidPast(settings, found));
   if (found.form === "rows") {
     const { element, host: chart } = figure("Positions that have a row");
     host.replaceChildren(sentence, element, h("div", { class: "problem" }, h("p", {}, h("strong", {}, "Asked for the next one, the library says: "), found.said)));
@@ -189,7 +219,8 @@ function drawn(host, state) {
   const share = ({ product, distances }) => product[distances.indexOf(GAP)] / product[distances.indexOf(0)];
   state.watch((_, changed) => changed.includes("place") && hands());
   const buttons = mover({ get: () => state.values.place, set: (place) => state.set({ place }), last: () => Math.min(latest.found.table.length, latest.scheme === "rotary" ? Infinity : LONGEST) - 1, steps: [[-1, "−1"], [1, "+1"], [10, "+10"]] });
-  return (found, { scheme }) => {
+  return (found, settings) => {
+    const { scheme } = settings;
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
       const row = figure("One position's vector", "Point at a row of the table, or go there with the arrow keys.");
@@ -203,7 +234,7 @@ function drawn(host, state) {
       const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
       host.replaceChildren(...(latest ? [turning.element, buttons] : []), sentence, h("div", { class: "columns" }, table.element, near.element),
         folded("One position's vector, and all in a plane", h("div", { class: "columns" }, row.element, waves ? "" : angle.element, plane.element)));
-      sentence.textContent = found.sentence;
+      sentence.textContent = said(settings);
       hands();
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
@@ -240,7 +271,7 @@ function drawn(host, state) {
     }
     latest = null;
     const parts = [sentence];
-    sentence.textContent = found.sentence;
+    sentence.textContent = said(settings);
     if (found.added) {
       const lines = figure("Bias of each head, by distance", "Keys before the query are at negative distances.");
       const map = figure("By head and distance");
