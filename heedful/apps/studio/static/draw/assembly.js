@@ -156,7 +156,7 @@ function stackOf(view, decoder, { left, width }) {
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
-  stack.written = view.broken ? "?" : decoder ? NEXT : "next word";
+  stack.written = view.broken ? "?" : decoder ? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }

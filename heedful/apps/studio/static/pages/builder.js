@@ -234,8 +234,9 @@ export async function mount({ root, below, side, state }) {
     for (const each of [switches, ...fields.ofBlocks]) each.hidden = !blocks;
     fields.experts.hidden = !blocks || !num_experts;
   };
-  state.watch((values, changed) => {
+  state.watch((_, changed) => {
     complete();
+    const { values } = state; // with what was completed
     const heads = values.family === "blocks" ? fitting(values, known) : values.num_heads;
     known = values.num_heads;
     if (heads !== values.num_heads && !changed.includes("task")) {

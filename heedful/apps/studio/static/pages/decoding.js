@@ -178,7 +178,7 @@ function showStep(host, found, { chosen, choose, greedy, translates, state, sear
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
   const fact = (name, value) => h("strong", { "data-fact": name }, value);
-  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log" : " tokens, log-probability ", fact("score", number(found.score)),
+  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log-probability " : " tokens, log-probability ", fact("score", number(found.score)),
     ". Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
     ...(isChanged(state.values) ? ["; with temperature and filters ", fact("drawn-entropy", `${number(found.drawn_entropy, 3)} nats`), ", and ", fact("drawable", `${number(found.drawable)} of ${number(found.possible)}`), " tokens can be drawn"] : []), ".");
   const reason = chosen.length ? h("p", { class: "row" }, button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true })) : "";
@@ -298,6 +298,7 @@ function showBeam(host, found, { dropped, longest, beam }, searches) {
 
 /** The texts of greedy search and of the beam, with the probability of each as a whole. */
 function compare(host, beam, texts) {
+  const same = texts.length > 1 && texts.every((each) => each.text.trim() === texts[0].text.trim());
   const most = Math.max(...texts.map((each) => each.score));
   host.replaceChildren(h("h3", {}, "Greedy against beam: the whole text"),
     h("ol", { class: "ranks" }, texts.map(({ name, text, score, series, fact, more }) => {
@@ -306,7 +307,7 @@ function compare(host, beam, texts) {
         h("span", { class: "whole" }, h("span", { class: "track", "aria-hidden": "true" }, length), h("strong", {}, percent(Math.exp(score)))),
         h("span", { class: "count" }, `log-probability ${number(score)}${more}`));
     })),
-    h("p", { class: "note" }, `Greedy search takes the likeliest token at each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can win.`));
+    h("p", { class: "note" }, `Greedy search takes the likeliest token at each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can win.${same ? " Here both find the same." : ""}`));
 }
 
 /** The way of greedy search through the tree: what it writes at each step, as far as the beam kept it. */

@@ -215,7 +215,7 @@ function stepped(host, rest, state) {
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
-      const picture = { ...network, widest: 820, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
+      const picture = { ...network, widest: 1200, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }
