@@ -136,7 +136,9 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
         exact = [run["exact"] for run in records[name]]
         line = page.locator(".broken li")
         assert words in line.inner_text()
-        assert f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)} %" in line.inner_text()
+        assert (
+            f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)}\u00a0%" in line.inner_text()
+        )
         assert page.locator(".lost").count() == 1
         box.check()
         visit.idle()

@@ -90,7 +90,9 @@ def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
     }""")
     assert attention.locator(".steps-gone").inner_text() == "step 1 of 1, arrived"
     assert "is left" in recurrent.locator("figcaption").inner_text()
-    page.wait_for_function("() => !document.querySelector('.sent')")
+    ended = """() => !document.querySelector(".sent") &&
+      document.querySelector(".steps-gone").textContent.endsWith("arrived")"""
+    page.wait_for_function(ended)
     page.wait_for_function("() => document.querySelector('.measuring')?.hidden")
     assert recurrent.locator(".steps-gone").inner_text() == "step 63 of 63, arrived"
     assert re.search(r"1 part in \d+ million", recurrent.inner_text())
@@ -101,7 +103,10 @@ def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
         "() => /^step [1-9]\\d? of 63$/.test(document.querySelector('.steps-gone').textContent)"
     )
     assert recurrent.evaluate(picture) != before
-    page.wait_for_function("() => !document.querySelector('.sent')")
+    # The picture may be drawn anew meanwhile, and keeps the dot.
+    redrawn = "host => { host.redraw(); return host.querySelectorAll('.sent').length; }"
+    assert recurrent.locator(".drawing").evaluate(redrawn) == 1
+    page.wait_for_function(ended)
     assert recurrent.evaluate(picture) == before
     page.goto(visit.studio + QUICK)  # a picture that was chosen stands still
     page.wait_for_function("() => document.querySelector('.measuring')?.hidden")

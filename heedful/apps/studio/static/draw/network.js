@@ -25,10 +25,12 @@ export function sendAlong(host, { travel, rest, left, told }) {
   const started = performance.now();
   let before = -1;
   const move = (now) => {
+    cancelAnimationFrame(host.frame);
     const [steps, way] = [host.route.length - 1, host.querySelector(".route")];
     const at = Math.min(1, Math.max(0, now - started) / travel) * steps;
     const step = Math.floor(at);
-    const is = way?.isConnected && now - started < rest; // drawn anew, there is no dot yet
+    const is = now - started < rest;
+    host.move = is ? move : null;
     if (is) {
       const { x, y } = way.getPointAtLength((way.getTotalLength() * at) / steps);
       way.setAttribute("stroke-dasharray", `${at} ${steps}`);
@@ -37,7 +39,7 @@ export function sendAlong(host, { travel, rest, left, told }) {
       dot.setAttribute("transform", `translate(${x} ${y})`);
       dot.lastChild.setAttribute("fill-opacity", left(step));
     } else {
-      way?.removeAttribute("stroke-dasharray");
+      way.removeAttribute("stroke-dasharray");
       host.querySelector(".sent")?.remove();
     }
     if (step !== before) told(before = step);
@@ -79,4 +81,5 @@ function draw(host, { levels, length, links, route, widest = 460, shades = null,
   svg.append(s("text", { class: "tick", x: ROOM - 4, y: height - 6 }, "first token"),
     s("text", { class: "tick", x: width - ROOM + 4, y: height - 6, "text-anchor": "end" }, "last token"));
   host.replaceChildren(svg);
+  host.move?.(performance.now()); // a dot on its way goes on in the new drawing
 }
