@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 SHOWN = {
     "studio": "tour?stop=7",
-    "builder": "builder",
+    "builder": "builder?parts=99",
     "without": "without",
 }
 """The pictures of the README and of the guide, and the address of each."""
@@ -45,8 +45,8 @@ WINDOW = (1350, 708)
 """The window of a preview in pixels: 1.91 to 1, as sites that show links cut pictures."""
 SHRUNK = 2 / 3
 COLOURS = 32
-AT = {"steps": "&stage=5"}
-"""Settings of pages that open on their first step."""
+AT = {"steps": "&stage=5", "builder": "&parts=99"}
+"""Settings of pages that open on their first steps."""
 ALONE = """() => {
   for (const each of document.querySelectorAll(".side, .about, .saves, .tour-head .walk")) {
     each.hidden = true;

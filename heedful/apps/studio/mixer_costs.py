@@ -64,13 +64,17 @@ def _of_stack(spec: ModelSpec, stack: str, tokens: int) -> list[dict[str, Any]]:
             continue
         part, key = sublayer.part, sublayer.part.model_dump_json()
         if key not in found:
+            module = getattr(block, sublayer.name)
             found[key] = {
                 "stack": stack,
                 "kind": part.kind,
                 "name": part.title,
                 "about": part.headline(),
                 "layers": 0,
-                **_by_length(getattr(block, sublayer.name), part, stack, tokens),
+                "inner_layers": [numel(each) for each in module.layers]
+                if part.reads_memory
+                else [],
+                **_by_length(module, part, stack, tokens),
             }
         found[key]["layers"] += layers
     return [*found.values()]

@@ -125,6 +125,12 @@ def test_a_recurrent_translator_is_counted(client: TestClient) -> None:
     # Of each layer a vector, and the output of the step before.
     assert found["mixers"][1]["state_here"] == (2 + 1) * 32 * 4
     assert found["total"] == sum(row["total"] for row in found["rows"])
+    shape = TranslatorShape.parse(SIZES | {"recurrent": BAHDANAU})
+    model: Any = build_model(translator_spec(shape, PIECES, PIECES))
+    layers = model.decoder.blocks[0].cross_attention.layers
+    counted = [sum(each.numel() for each in layer.parameters()) for layer in layers]
+    assert found["mixers"][1]["inner_layers"] == counted
+    assert found["mixers"][0]["inner_layers"] == []
 
 
 @pytest.mark.parametrize("name", MIXERS)

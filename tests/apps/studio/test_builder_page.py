@@ -11,7 +11,11 @@ import pytest
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.pages import without_page
 from heedful.apps.studio.small_translator import VARIANTS, read_records
+from heedful.models.build import build_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import translator_spec
 
+BAHDANAU = {"cell": "lstm", "attention": "additive", "feeding": "context", "readout": "maxout"}
 PATIENCE = 150_000
 """Milliseconds for a training of a few updates, on a busy machine."""
 
@@ -22,7 +26,7 @@ def parts(page: Any) -> list[str]:
 
 
 def add(page: Any) -> Any:
-    return page.get_by_role("button", name="Add:")
+    return page.get_by_role("button", name="Next part:")
 
 
 def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
@@ -31,7 +35,7 @@ def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     assert "A network needs vectors" in page.locator(".told").inner_text()
     seen = []
     while add(page).is_visible():
-        name = add(page).inner_text().removeprefix("Add: ")
+        name = add(page).inner_text().removeprefix("Next part: ")
         assert page.locator("[data-part=next] title").text_content() == f"next: {name}"
         seen.append(name)
         add(page).click()
@@ -66,8 +70,55 @@ def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     assert parts(page) == ["next"]
 
 
-def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any) -> None:
+def test_the_page_opens_on_its_first_parts(visit: Any) -> None:
     page = visit.open("builder")
+    assert parts(page) == ["embedding", "positions", "self", "next"]
+    assert visit.fact("so-far") == "20.0 M of 63.1 M"
+    assert page.locator(".map .next").inner_text() == "Residual + norm"
+    room, drawn = (
+        page.locator(name).bounding_box()["width"]
+        for name in (".assembly-drawing", "[data-part=self]")
+    )
+    assert drawn > 0.95 * room
+    # What is switched off is seen in the whole model, which then stays.
+    box = page.locator(".toggles").get_by_label("Residual connections")
+    box.uncheck()
+    visit.until("location.search.includes('parts=99')")
+    assert "softmax" in parts(page)
+    box.check()
+    visit.idle()
+    assert visit.fact("total") == "63,082,496"
+
+
+def test_a_recurrent_decoder_is_counted_by_its_parts(visit: Any) -> None:
+    page = visit.open("builder?family=recurrent")
+    shape = TranslatorShape.parse({"recurrent": BAHDANAU})
+    model: Any = build_model(translator_spec(shape, 37_000, 37_000))
+    decoder = model.decoder.blocks[0].cross_attention
+    layers = sum(each.numel() for each in decoder.layers.parameters()) / 1e6
+    others = sum(each.numel() for each in decoder.parameters()) / 1e6 - layers
+    box = page.locator("[data-part=d_self]").text_content()
+    assert f"{layers:.1f} M" in box
+    assert "in 6 layers" in box
+    assert f"{others:.2f} M" in page.locator("[data-part=cross]").text_content()
+    # A table that several parts use has its size once.
+    for part in ("d_embedding", "output"):
+        assert "the same tableshared" in page.locator(f"[data-part={part}]").text_content()
+    # There are no switches, and no shares of recorded runs.
+    assert not page.locator(".toggles").is_visible()
+    said = page.locator("section", has_text="What breaks without a part").inner_text()
+    assert "in blocks of attention" in said
+    assert "Switch off" not in said
+    assert "shares above" not in said
+    visit.open("builder?family=recurrent&parts=9")
+    assert visit.fact("so-far") == "47.3 M of 47.3 M"
+    page = visit.open("builder?share_embeddings=none")
+    assert "18.9 M" in page.locator("[data-part=d_embedding]").text_content()
+    assert "18.9 M" in page.locator("[data-part=output]").text_content()
+
+
+def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any) -> None:
+    page = visit.open("builder?parts=99")
     total = visit.fact("total")
     records = read_records()["runs"]
     for toggle, name, words, setting in (
@@ -85,7 +136,9 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
         exact = [run["exact"] for run in records[name]]
         line = page.locator(".broken li")
         assert words in line.inner_text()
-        assert f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)} %" in line.inner_text()
+        assert (
+            f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)}\u00a0%" in line.inner_text()
+        )
         assert page.locator(".lost").count() == 1
         box.check()
         visit.idle()
@@ -94,7 +147,7 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
     names = gone.locator(".asm-box.gone title").all_text_contents()
     assert sorted(set(names)) == ["no feed-forward network", "no positions", "no residual"]
     # What is shown of a part's size is what the library counts.
-    text = visit.open("builder").locator("[data-part=self]").text_content()
+    text = visit.open("builder?parts=99").locator("[data-part=self]").text_content()
     assert "1.05 M" in text
     assert "8 × 3 × 3" in text
 
@@ -119,8 +172,9 @@ def test_what_is_built_so_far_is_counted(visit: Any) -> None:
     assert page.get_by_label("Begin with").input_value() == "transformer-base"
 
 
-def test_no_line_of_the_assembly_crosses_its_words(visit: Any) -> None:
-    page = visit.open("builder")
+@pytest.mark.parametrize("query", ["parts=3", "parts=99", "family=recurrent"])
+def test_no_line_of_the_assembly_crosses_its_words(visit: Any, query: str) -> None:
+    page = visit.open(f"builder?{query}")
     crossed = page.evaluate(
         """() => {
           const box = (each) => each.getBoundingClientRect();

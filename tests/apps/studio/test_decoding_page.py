@@ -177,6 +177,7 @@ def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
     at.until("document.querySelector('[data-fact=written]').innerText === '1'")
     assert page.locator("#written").inner_text().strip() == known.text.strip()
     assert at.fact("score") == at.shown(known.chosen_scores[0])
+    assert "1 token, log-probability" in page.locator(".step").inner_text()
 
 
 def test_the_end_keeps_its_candidates(at: Any, given: Any) -> None:
@@ -270,6 +271,9 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
         inspect.load(path), PROMPT, settings.model_copy(update={"beam": 1, "n_best": 1})
     )
     assert at.fact("greedy").removesuffix(" …").strip() in alone.texts[0].replace("\n", "⏎")
+    ranks = page.locator(".ranks .found [dir=auto]")
+    same = len({each.strip() for each in ranks.all_inner_texts()}) == 1
+    assert ("Here both find the same." in page.locator(".step").inner_text()) == same
     rows = page.locator(".ranks .found").all_inner_texts()[1:]
     for row, hypothesis, text in zip(rows, known.hypotheses, known.texts, strict=True):
         assert at.shown(hypothesis.score) in row

@@ -302,6 +302,17 @@ def test_greedy_search_and_the_beam_part_where_decoding_opens(sight: Any) -> Non
     assert page.locator("#written").inner_text() == "Ich habe"
     assert sight.fact("greedy") == "Ich habe die Nase satt."
     assert "Ich habe es satt." in page.locator(".ranks .found").nth(1).inner_text()
+    # Both have their probability and a bar of its length, without scrolling.
+    shares = [float(each[:-2]) for each in page.locator(".whole strong").all_inner_texts()]
+    bars = page.locator(".whole .length")
+    lengths = [each.bounding_box() for each in bars.all()]
+    assert lengths[0]["width"] / lengths[1]["width"] == pytest.approx(shares[0] / shares[1], 0.02)
+    assert lengths[1]["y"] < 500
+    assert page.locator("#example").evaluate("e => e.selectedOptions[0].text") == "I'm fed up."
+    triangle, beside = (
+        page.locator(name).bounding_box() for name in (".step > figure", ".candidates")
+    )
+    assert triangle["width"] > 1.9 * beside["width"]
     assert page.locator(".edge.second").count() == 7
     assert page.locator(".edge.bold.second").count() == 2
     sight.idle()

@@ -42,7 +42,7 @@ def test_steps(visit: Any) -> None:
     assert "Drawn for 12 of the 32 tokens." in window.inner_text()
     # The two that are compared have all tokens.
     attention = page.locator("figure", has_text="Attention: 1 step")
-    assert attention.locator("path.wire").get_attribute("d").count("L") == 32
+    assert attention.locator("path.wire").count() == 32
     recurrent = page.locator("figure", has_text="Recurrent: 31 steps")
     assert recurrent.locator("path.route").get_attribute("d").count("Q") == 31
     # The tokens are as pale as what arrives of them through 32 steps, the last one is not.
@@ -55,12 +55,15 @@ def test_steps(visit: Any) -> None:
     near = attention.locator("circle[fill-opacity]").evaluate_all(opacity)[:32]
     assert min(near) > shown[0] + 0.2
     assert max(near[:16]) - min(near) < 0.2
+    # Each line is as strong as what arrives of its token.
+    strong = "lines => lines.map((line) => 0.06 + 0.94 * line.getAttribute('stroke-opacity'))"
+    assert attention.locator("path.wire").evaluate_all(strong) == pytest.approx(near)
     curve = page.locator("figure", has_text=GRADIENTS).locator("path.line").nth(3)
     assert attention.locator("svg[role=img]").evaluate("svg => svg.style.color") == (
         curve.get_attribute("stroke")
     )
     said = [each.locator("figcaption").inner_text() for each in (recurrent, attention)]
-    parts = [re.search(r"Of the first one, 1 part in ([\d,]+)", each) for each in said]
+    parts = [re.search(r"Of the first one,\s+1 part in ([\d,]+)", each) for each in said]
     assert all(parts)
     counts = [int(each[1].replace(",", "")) for each in parts if each]
     assert counts[0] > 10 * counts[1]
@@ -72,6 +75,46 @@ def test_steps(visit: Any) -> None:
     visit.until(
         "[...document.querySelectorAll('h3')].some(e => e.innerText === 'Convolution: 11 steps')"
     )
+
+
+def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
+    """The first token's signal takes all steps of the chain, and one of attention."""
+    page = browser.new_context(reduced_motion="no-preference").new_page()
+    page.goto(visit.studio + "paths")  # the settings as they are: it goes by itself
+    recurrent, attention = (page.locator(".compared figure").nth(i) for i in (0, 1))
+    page.wait_for_selector(".sent")
+    page.wait_for_function("""() => {
+      const dot = document.querySelector(".compared figure .sent circle:last-child");
+      const said = document.querySelector(".steps-gone").textContent;
+      return Number(dot?.getAttribute("fill-opacity")) === 0 && /^step 4\\d of 63$/.test(said);
+    }""")
+    assert attention.locator(".steps-gone").inner_text() == "step 1 of 1, arrived"
+    assert "is left" in recurrent.locator("figcaption").inner_text()
+    ended = """() => !document.querySelector(".sent") &&
+      document.querySelector(".steps-gone").textContent.endsWith("arrived")"""
+    page.wait_for_function(ended)
+    page.wait_for_function("() => document.querySelector('.measuring')?.hidden")
+    assert recurrent.locator(".steps-gone").inner_text() == "step 63 of 63, arrived"
+    assert re.search(r"1 part in \d+ million", recurrent.inner_text())
+    picture = "figure => figure.querySelector('.drawing').innerHTML"
+    before = recurrent.evaluate(picture)
+    page.get_by_role("button", name="Send the signal").click()
+    page.wait_for_function(
+        "() => /^step [1-9]\\d? of 63$/.test(document.querySelector('.steps-gone').textContent)"
+    )
+    assert recurrent.evaluate(picture) != before
+    # The picture may be drawn anew meanwhile, and keeps the dot.
+    redrawn = "host => { host.redraw(); return host.querySelectorAll('.sent').length; }"
+    assert recurrent.locator(".drawing").evaluate(redrawn) == 1
+    page.wait_for_function(ended)
+    assert recurrent.evaluate(picture) == before
+    page.goto(visit.studio + QUICK)  # a picture that was chosen stands still
+    page.wait_for_function("() => document.querySelector('.measuring')?.hidden")
+    assert page.locator(".sent").count() == 0
+    page.context.close()
+    still = visit.open("paths")
+    assert still.locator(".sent").count() == 0
+    assert not still.get_by_role("button", name="Send the signal").is_visible()
 
 
 def test_gradients_are_the_library_s(visit: Any) -> None:
@@ -104,7 +147,7 @@ def test_gradients_are_the_library_s(visit: Any) -> None:
     pre = transformer_reach(16, transformer(norm_placement="pre"))
     assert visit.fact("far-transformer") == visit.shown(pre.mean[15], 3)
     before = visit.fact("far-rnn")
-    page.get_by_role("button", name="Draw others").click()
+    page.get_by_role("button", name="Draw other random weights").click()
     visit.until(f"document.querySelector('[data-fact=far-rnn]').innerText !== '{before}'")
     assert "seed=2" in visit.address()
     page.go_back()
@@ -199,7 +242,7 @@ def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: A
     visit.idle()
     page.unroute("**/api/paths/measure")
     page.get_by_role("button", name="Measure the rest").click()
-    visit.until("document.querySelector('.measuring').hidden")
+    visit.until("document.querySelector('.measuring')?.hidden")
     assert page.locator("figure", has_text=GRADIENTS).locator(".legend li").count() == 5
     assert visit.requests.count(f"{visit.studio}api/paths/measure") == 3 + 13
 

@@ -42,12 +42,13 @@ export function openedHead(own, { layer, head }) {
 /** The place of a word among pieces, or −1. */
 export const pieceOf = (pieces, word) => pieces.findIndex((piece) => piece.replace(/^\u2581/, "") === word);
 
-/** Controls for the model, its examples, and the text. */
-export function subjectFields(state, studio, kinds, { rows = 2, hint = null, label = "Text" } = {}) {
+/** Controls for the model, its examples, with `more` of the page's own, and the text. */
+export function subjectFields(state, studio, kinds, { rows = 2, hint = null, label = "Text", more = [] } = {}) {
   const places = placesOf(studio, kinds);
   const example = h("select", { id: "example" });
   const fill = () => {
-    const own = places.find((place) => place.name === state.values.model)?.examples ?? [];
+    const { model } = state.values;
+    const own = [...more.filter((each) => each.model === model), ...(places.find((place) => place.name === model)?.examples ?? [])];
     example.replaceChildren(h("option", { value: "" }, "your own"), ...own.map((each) => h("option", { value: each.text, title: each.about }, each.text)));
     example.value = own.some((each) => each.text === state.values.text) ? state.values.text : "";
   };

@@ -24,7 +24,8 @@ function boxes(view, decoder) {
     if (there.has(key)) found.push({ key, ...box });
   };
   const gone = (key, name, block = true) => add(key, { name, gone: true, block });
-  add(`${prefix}embedding`, { name: "Embedding", count: counts.embedding, shape: [SENTENCE.length, values.width] });
+  const shared = decoder && counts.shared.d_embedding;
+  add(`${prefix}embedding`, { name: shared ? "Embedding, the same table" : "Embedding", count: shared ? 0 : counts.embedding, shared, shape: [SENTENCE.length, values.width] });
   if (values.positions === "none") gone(`${prefix}positions`, "no positions", false);
   else if (["sinusoidal", "learned"].includes(values.positions)) {
     add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [SENTENCE.length, values.width] });
@@ -55,7 +56,9 @@ function boxes(view, decoder) {
   }
   const sum = { name: "Add, times √½", thin: true, block: true };
   const begin = found.length;
-  add(`${prefix}self`, { ...mixing, block: true });
+  // The first layer also reads what attention found, so that layers differ in size: their sum is shown.
+  const uneven = decoder && counts.d_uneven && there.has("d_repeat");
+  add(`${prefix}self`, { ...mixing, block: true, ...(uneven ? { size: engineering(mixing.count * view.layers.decoder), note: `in ${view.layers.decoder} layers` } : {}) });
   if (values.family === "convolution") add(`${prefix}self_sum`, { ...sum, bypass: begin });
   if (!decoder) return found;
   const middle = found.length;
@@ -64,7 +67,7 @@ function boxes(view, decoder) {
     add("cross_sum", { ...sum, bypass: middle });
   } else {
     const name = { none: "One vector of the text", additive: "Additive attention", general: "Multiplicative attention" }[values.attends];
-    add("cross", { name, shape: values.attends === "none" ? null : [SENTENCE.length, SENTENCE.length], mixes: "memory" }); // once, above all layers
+    add("cross", { name: `${name}, with ${values.attends === "none" ? "" : "readout and "}first state`, count: counts.cross, shape: values.attends === "none" ? null : [SENTENCE.length, SENTENCE.length], mixes: "memory" }); // once, above all layers
   }
   return found;
 }
@@ -91,7 +94,7 @@ function noted({ states }, masked) {
 
 /** The parameters of what is drawn, in all blocks; a table that two boxes share counts once. */
 export function drawnParameters(view) {
-  const stack = (decoder) => boxes(view, decoder).filter((box) => box.key !== "d_embedding" || view.values.share_embeddings !== "all")
+  const stack = (decoder) => boxes(view, decoder)
     .reduce((all, box) => all + (box.count ?? 0) * (box.block && view.there.has(decoder ? "d_repeat" : "repeat") ? view.layers[decoder ? "decoder" : "encoder"] : 1), 0);
   return stack(false) + (view.values.task === "translation" ? stack(true) : 0) + (view.there.has("output") ? view.counts.output : 0);
 }
@@ -111,13 +114,15 @@ function draw(host) {
   const { view } = host;
   cancelAnimationFrame(host.frame);
   const two = view.values.task === "translation";
-  const width = Math.max(300, host.clientWidth);
+  const alone = two && !view.there.has("d_embedding") && !view.next?.decoder; // an encoder by itself has all the room
+  const zoom = alone && host.clientWidth > 560 ? 1.3 : 1;
+  const width = Math.max(300, host.clientWidth) / zoom;
   const gap = width < 560 ? 14 : 46;
-  const column = two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
+  const column = alone ? width - 4 : two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
   const stacks = [stackOf(view, false, { left: two ? 2 : (width - column) / 2, width: column })];
-  if (two && (view.there.has("d_embedding") || view.next?.decoder)) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
+  if (two && !alone) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
   const height = Math.max(...stacks.map((each) => each.height), 150);
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
+  const svg = s("svg", { width: width * zoom, height: height * zoom, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
   svg.append(s("defs", {}, s("marker", { id: "asm-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "asm-branch", d: "M0 0L8 4L0 8z" }))));
   for (const each of stacks) place(each, height);
@@ -134,7 +139,7 @@ function stackOf(view, decoder, { left, width }) {
   const last = decoder || view.values.task !== "translation";
   const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
   if (last) {
-    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : "Output projection", count: view.counts.output, shared: !view.counts.output, shape: [SENTENCE.length, view.values.vocabulary], after: true });
+    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : `Output projection${view.counts.shared.output ? ", the same table" : ""}`, count: view.counts.output, shared: view.counts.shared.output, shape: [SENTENCE.length, view.values.vocabulary], after: true });
     if (view.there.has("softmax")) list.push({ key: "softmax", name: "Softmax", count: 0, shape: [SENTENCE.length, view.values.vocabulary], after: true, thin: true });
   }
   if (view.next && view.next.decoder === decoder) list.push({ key: "next", name: `next: ${view.next.name}`, next: true, thin: true });
@@ -151,7 +156,7 @@ function stackOf(view, decoder, { left, width }) {
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
-  stack.written = view.broken ? "?" : decoder ? NEXT : "next word";
+  stack.written = view.broken ? "?" : decoder ? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -205,7 +210,7 @@ function drawBox(box, { left, width, narrow }) {
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
   group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone && !box.next) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
-    const size = box.count === undefined ? "" : box.shared ? "shared" : box.count === 0 ? "no weights" : engineering(box.count);
+    const size = box.size ?? (box.count === undefined ? "" : box.shared ? (box.count ? `shared + ${engineering(box.count)}` : "shared") : box.count === 0 ? "no weights" : engineering(box.count));
     const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
     const two = size && shape && !box.thin;
     group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));

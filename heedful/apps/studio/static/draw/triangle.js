@@ -6,8 +6,8 @@ import { css, redrawn, sequence } from "./colours.js";
 import { shownPiece, spokenPiece } from "./links.js";
 
 const MOST = 40; // rows at a time, the last ones
-const TALL = 25; // height of a row, at most
-const [NAMES, SHORT] = [78, 60]; // room for a name, and on a narrow screen
+const TALL = 28; // height of a row, at most
+const NAMES = [[640, 112, 13], [460, 78, 9], [0, 60, 9]]; // for a drawing so wide: room for a name, and its letters
 const LEAST = 0.02; // weight from which a line is drawn
 
 /**
@@ -27,7 +27,8 @@ function draw(host, picture) {
   const first = Math.max(0, read.length - MOST);
   const rows = read.slice(first);
   const columns = rows.length + coming;
-  const names = host.clientWidth < 460 ? SHORT : NAMES;
+  const [, names, letters] = NAMES.find(([least]) => host.clientWidth >= least);
+  const cut = (text) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
   const width = Math.max(source ? 340 : 260, host.clientWidth);
   const side = source ? names + 50 : 0; // the source, and the bend of the lines
   const room = width - 2 * names - 12 - side;
@@ -43,7 +44,7 @@ function draw(host, picture) {
   if (source) svg.append(s("text", { class: "tick", x: width - names, y: 13 }, "source"));
   const steps = rows.map((piece, i) => step(i + first, i));
   svg.append(...steps);
-  if (source) svg.append(...lines(picture, row - first, { from: edge, to: width - names - 8, at: (i) => top + (i + 0.5) * tall, place: (j) => top + (j + 0.5) * ((height - top - 4) / Math.max(source.length, 1)) }));
+  if (source) svg.append(...lines(picture, row - first, cut, { from: edge, to: width - names - 8, at: (i) => top + (i + 0.5) * tall, place: (j) => top + (j + 0.5) * ((height - top - 4) / Math.max(source.length, 1)) }));
   const grew = host.rows !== undefined && host.rows === read.length - 1;
   host.rows = read.length;
   const focused = host.contains(document.activeElement) ? document.activeElement.dataset.step : null;
@@ -87,10 +88,8 @@ function draw(host, picture) {
   }
 }
 
-const cut = (text) => (text.length > 9 ? `${text.slice(0, 8)}…` : text);
-
 /** The words of the source, and lines to them as strong as the attention of a step. */
-function lines({ source, cross, row }, i, { from, to, at, place }) {
+function lines({ source, cross, row }, i, cut, { from, to, at, place }) {
   const weights = cross[row];
   return source.flatMap((piece, j) => {
     const weight = weights[j];

@@ -11,16 +11,18 @@ import { saves } from "../save.js";
 import { drawRuns, liveTraining, mark, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
+const [START, FIRST] = [-1, 3]; // a page without settings opens on its first parts, up to self-attention
 
 // The 2017 base model, which the sizes of everything since are compared with.
 export const defaults = () => ({
   task: "translation", family: "blocks", mixer: "attention", encoder_mixer: "attention", features: "elu", attention_every: 0, state_size: 0, channel_mix: false,
-  cell: "lstm", attends: "additive", kernel_width: 3, parts: COMPLETE, flow: true, residual: true, network: true, scale: true, seed: 1,
+  cell: "lstm", attends: "additive", kernel_width: 3, parts: START, flow: true, residual: true, network: true, scale: true, seed: 1,
   width: 512, encoder_layers: 6, decoder_layers: 6, num_heads: 8, num_kv_heads: 0, feedforward: 2048,
   num_experts: 0, experts_per_token: 2, activation: "relu", norm: "layer", norm_placement: "post", positions: "sinusoidal",
   window: 0, share_embeddings: "all", dropout: 0.1, bias: true, max_length: 256, vocabulary: 37000, tokens: 25, beam: 4, batch_tokens: 4096,
 });
 
+const onlyView = new Set(["parts", "flow", "seed"]); // settings that change no model
 const TASKS = [["translation", "Translator: encoder and decoder"], ["causal_lm", "Language model: decoder"], ["masked_lm", "Masked language model: encoder"]];
 const DIALS = ["width", "encoder_layers", "decoder_layers", "num_heads", "activation", "norm", "norm_placement", "positions", "residual", "share_embeddings", "dropout", "bias", "max_length"];
 const HEADS = [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 32, 64, 96];
@@ -83,13 +85,18 @@ function fromModel({ recurrent, convolution, ...model }) {
   return convolution ? { ...model, family: "convolution", kernel_width: convolution.kernel_width } : model;
 }
 
-export async function mount({ root, side, state }) {
+export async function mount({ root, below, side, state }) {
   const { presets, mixers } = await call("builder", "presets");
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const count = () => Math.max(0, Math.min(steps(state.values).length, state.values.parts));
+  // Who changes a size or switches a part off wants to see it in the whole model.
+  const complete = () => {
+    if (state.values.parts === START && state.differs(Object.keys(state.values).filter((name) => !onlyView.has(name)))) state.set({ parts: COMPLETE });
+  };
+  complete();
+  const count = () => (state.values.parts === START ? FIRST : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
   const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
-  const add = button("Add", () => go(count() + 1));
-  const back = button("Take back", () => go(state.values.parts >= COMPLETE ? 0 : count() - 1), { quiet: true });
+  const add = button("Next part", () => go(count() + 1));
+  const back = button("Take back", () => go(count() === steps(state.values).length ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
   const moving = button("Stop the flow", () => state.set({ flow: !state.values.flow }), { quiet: true });
   const map = h("ol", {});
@@ -117,14 +124,14 @@ export async function mount({ root, side, state }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model")), total,
-    section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))),
+  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model")), total);
+  root.append(body);
+  below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))),
     section("Size and cost", beside.element,
       h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
       h("details", {}, titles.tables, components, tables),
       folded("Settings file: train this model on your own data", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element)));
-  root.append(body);
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
   side.append(switches, ...element);
@@ -146,7 +153,7 @@ export async function mount({ root, side, state }) {
     const at = count();
     const next = all[at];
     add.hidden = !next;
-    if (next) add.textContent = `Add: ${next.name}`;
+    if (next) add.textContent = `Next part: ${next.name}`;
     back.disabled = at === 0;
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
@@ -154,7 +161,7 @@ export async function mount({ root, side, state }) {
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
     const focused = document.activeElement?.dataset.step;
     map.replaceChildren(...all.map((each, i) => h("li", {},
-      h("button", { type: "button", class: i < at ? "passed" : null, "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
+      h("button", { type: "button", class: i < at ? "passed" : i === at ? "next" : null, "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
     if (focused !== undefined) map.querySelector(`[data-step="${focused}"]`)?.focus();
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
@@ -178,10 +185,10 @@ export async function mount({ root, side, state }) {
     const without = (name) => variant(TOGGLES[name].variant);
     breaks.replaceChildren(lost.length ? h("ul", { class: "broken" }, lost.map(without).map((each) => h("li", {}, h("strong", {}, each.title), ": ",
       `${percent(each.scores.exact)} of the lines are exactly right in recorded runs, and ${percent(variant(each.reference).scores.exact)} ${each.reference === "everything" ? "with everything" : `of “${variant(each.reference).title}”`}.`)))
-      : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
+      : h("p", {}, state.values.family === "blocks" ? "Nothing is left out. Switch off a part in the settings, and its recorded runs appear here. All of them stand on " : "Parts are switched off in blocks of attention. The recorded runs without them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
     const drawn = lost.length ? lost.map(without) : ["residual", "positions"].map(variant);
     drawRuns(runs.host, [...new Set(["everything", ...drawn.map((each) => each.reference)])].map(variant).concat(drawn), training, "valid_bleu", 260);
-    runs.words.textContent = `BLEU on ${recorded.validated} lines that are translated during training, means over the runs of each; the shares above are of ${number(recorded.data.test)} others${training ? "; dashed: the one trained here" : ""}.`;
+    runs.words.textContent = `BLEU on ${recorded.validated} lines that are translated during training, means over the runs of each${lost.length ? `; the shares above are of ${number(recorded.data.test)} others` : ""}${training ? "; dashed: the one trained here" : ""}.`;
   }
 
   const ask = live(body, async (signal) => [await call("builder", "build", asked(state.values), signal), recorded ?? await call("without", "recorded", {}, signal)], ([built, runsOf]) => {
@@ -206,7 +213,6 @@ export async function mount({ root, side, state }) {
   });
 
   let known = state.values.num_heads;
-  const onlyView = new Set(["parts", "flow", "seed"]);
   const chosen = (values) => JSON.stringify(Object.entries(values).filter(([name]) => !onlyView.has(name)).sort());
   let begun = { name: "transformer-base", values: chosen(defaults()) };
   const arrange = (values) => {
@@ -228,7 +234,9 @@ export async function mount({ root, side, state }) {
     for (const each of [switches, ...fields.ofBlocks]) each.hidden = !blocks;
     fields.experts.hidden = !blocks || !num_experts;
   };
-  state.watch((values, changed) => {
+  state.watch((_, changed) => {
+    complete();
+    const { values } = state; // with what was completed
     const heads = values.family === "blocks" ? fitting(values, known) : values.num_heads;
     known = values.num_heads;
     if (heads !== values.num_heads && !changed.includes("task")) {
@@ -244,7 +252,8 @@ export async function mount({ root, side, state }) {
   start.addEventListener("change", async () => {
     if (!start.value) return;
     const preset = await call("builder", "preset", { name: start.value });
-    const { parts, flow, seed } = state.values;
+    const { flow, seed } = state.values;
+    const parts = state.values.parts === START ? COMPLETE : state.values.parts;
     const fresh = { ...defaults(), parts, flow, seed, ...fromModel(preset.model), vocabulary: preset.vocabulary };
     const taken = Object.fromEntries(Object.entries(fresh).filter(([name]) => name in state.values));
     begun = { name: preset.name, values: chosen({ ...state.values, ...taken }) };
@@ -343,10 +352,14 @@ function countsOf({ rows, mixers: own }, values) {
   const output = rows.find((row) => row.part === "output" || row.component === "output projection" || row.part === "output_projection");
   const mixer = (stack) => own.find((each) => each.stack === stack)?.parameters ?? 0;
   const only = values.task === "causal_lm" ? "decoder" : "encoder";
+  // A recurrent decoder is one mixer of all layers, with what reads the text above them.
+  const ofDecoder = own.find((each) => each.stack === "decoder")?.inner_layers ?? [];
+  const [inside, shared] = [sum(ofDecoder), values.share_embeddings];
   return {
-    embedding: rows[0].each, self: mixer(only), d_self: mixer("decoder"), cross: one(of("cross-attention")),
+    embedding: rows[0].each, self: mixer(only), d_self: inside ? inside / ofDecoder.length : mixer("decoder"), d_uneven: new Set(ofDecoder).size > 1,
+    cross: inside ? mixer("decoder") - inside : one(of("cross-attention")), shared: { d_embedding: shared === "all", output: shared !== "none" },
     feedforward: one(of("feed-forward", "feedforward", "experts", "channel-mix", "channel_mix")),
-    norm: one(of("norms", "self_attention_norm", "mixer_norm")), output: output?.count ? output.each : 0,
+    norm: one(of("norms", "self_attention_norm", "mixer_norm")), output: (output?.count ? output.each : 0) + sum(rows.filter((row) => row.part === "heads").map((row) => row.total)),
   };
 }
 

@@ -39,14 +39,14 @@ export function mount({ root, below, side, state, studio }) {
     return;
   }
   const translates = () => placeNamed(studio, state.values.model)?.kind === "translator";
-  const [walk, tree, kept] = [h("div", {}), h("div", {}), h("div", {})];
+  const [walk, tree, kept, searches] = [h("div", {}), h("div", {}), h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
   const why = h("div", { class: "why" });
   const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const drawnHeads = more("Attention that is drawn", layer, head);
   side.append(
-    panel(...subjectFields(state, studio, kinds),
+    panel(...subjectFields(state, studio, kinds, { more: [FORK] }),
       slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
       slider(state, "beam", { label: "Beam", min: 1, max: 8 }),
       more("Sampling", slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
@@ -59,7 +59,7 @@ export function mount({ root, below, side, state, studio }) {
         slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
         check(state, "dropped", { label: "Show what was dropped" }))));
   root.append(walkBody);
-  below.append(why, section("Beam search", treeBody), folded("What the model keeps from step to step", kept));
+  below.append(why, section("The beam as a tree", treeBody), folded("What the model keeps from step to step", kept));
 
   let begun = { of: "", ids: [] };
   const isBegun = () => state.values.chosen[0] === BEGUN;
@@ -113,7 +113,7 @@ export function mount({ root, below, side, state, studio }) {
     why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
   }
   const drawStep = () => {
-    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
+    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state, searches }));
     showCache(kept, step, translates());
   };
 
@@ -132,6 +132,7 @@ export function mount({ root, below, side, state, studio }) {
   let last = null;
   const askBeam = live(treeBody, async (signal) => {
     const { model, text: given, beam, n, penalty, longest } = state.values;
+    searches.replaceChildren();
     if (empty()) return null;
     return call("decoding", "beam", { model, text: given, beam, n_best: Math.min(n, beam), length_penalty: penalty, max_length: longest }, signal);
   }, (found) => {
@@ -140,7 +141,7 @@ export function mount({ root, below, side, state, studio }) {
     return drawBeam();
   });
 
-  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values));
+  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values, searches));
 
   state.watch((_, changed) => {
     const another = changed.includes("text") || changed.includes("model");
@@ -163,7 +164,7 @@ function fill(select, state, name, numbers) {
   select.querySelector("select").value = String(state.values[name]);
 }
 
-function showStep(host, found, { chosen, choose, greedy, translates, state }) {
+function showStep(host, found, { chosen, choose, greedy, translates, state, searches }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
@@ -177,14 +178,14 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
   const fact = (name, value) => h("strong", { "data-fact": name }, value);
-  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log" : " tokens, log-probability ", fact("score", number(found.score)),
+  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log-probability " : " tokens, log-probability ", fact("score", number(found.score)),
     ". Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
     ...(isChanged(state.values) ? ["; with temperature and filters ", fact("drawn-entropy", `${number(found.drawn_entropy, 3)} nats`), ", and ", fact("drawable", `${number(found.drawable)} of ${number(found.possible)}`), " tokens can be drawn"] : []), ".");
   const reason = chosen.length ? h("p", { class: "row" }, button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true })) : "";
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
   const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}. Grey is still to come. ${crossed(found)}Click a row to follow it.`);
-  host.append(written, bar, h("div", { class: "step" }, h("div", {}, candidates(found, pick, state, open ? null : chosen.at(-1)), reason), h("div", {}, sight.element, numbers)));
+  host.append(written, bar, h("div", { class: "step" }, h("div", {}, candidates(found, pick, state, open ? null : chosen.at(-1))), h("div", {}, searches, reason, numbers), sight.element));
   const coming = found.visible.length - total;
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
   const weights = found.weights ?? found.read.map(() => []);
@@ -262,7 +263,7 @@ function candidates(found, pick, state, end) {
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
 
-function showBeam(host, found, { dropped, longest, beam }) {
+function showBeam(host, found, { dropped, longest, beam }, searches) {
   const shown = found.steps.map((step) => step.looked.map((each, j) => ({ ...each, place: j })).filter((each) => dropped || each.fate !== "dropped"));
   const columns = shown.map((step, i) => step.map((each) => {
     const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
@@ -280,13 +281,11 @@ function showBeam(host, found, { dropped, longest, beam }) {
   const second = greedy.map(({ place }, i) => shown[i].findIndex((each) => each.place === place));
   const same = String(second) === String(path);
   const picture = figure("The hypotheses of each step", `The number is the log-probability of the whole text. Bold: the best result.${same ? "" : " Dashed: the way of greedy search."}`);
-  const result = (name, text, count, fact) => h("li", { class: "found" }, h("span", {}, h("span", { class: "note" }, name, " "), h("span", { dir: "auto", "data-fact": fact }, text.replaceAll("\n", "⏎") || "(nothing)")), h("span", { class: "count" }, count));
-  host.append(
-    h("p", {}, `Greedy search takes the likeliest token of each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can still win.`),
-    h("ol", { class: "ranks" },
-      alone ? result("Greedy:", `${alone.text}${alone.fate === "ended" ? "" : " …"}`, `log-probability ${number(alone.score)}${left ? `, dropped by the beam at step ${left}` : ""}`, "greedy") : "",
-      found.hypotheses.map((each) => result("Beam:", each.text, `log-probability ${number(each.score)}${found.hypotheses.length > 1 ? `, ranked by ${number(each.normalized)}` : ""}`))),
-    picture.element);
+  compare(searches, beam, [
+    ...(alone ? [{ ...alone, name: "Greedy", text: `${alone.text}${alone.fate === "ended" ? "" : " …"}`, series: 1, fact: "greedy", more: left ? `, dropped by the beam at step ${left}` : "" }] : []),
+    ...found.hypotheses.map((each) => ({ ...each, name: "Beam", series: 0, more: found.hypotheses.length > 1 ? `, ranked by ${number(each.normalized)}` : "" })),
+  ]);
+  host.append(picture.element);
   treeChart(picture.host, { columns, path, second: same ? [] : second, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
   picture.element.append(
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
@@ -295,6 +294,20 @@ function showBeam(host, found, { dropped, longest, beam }) {
       facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"], ["returned", number(found.hypotheses.length), "returned"]]),
       table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
         found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]]))))));
+}
+
+/** The texts of greedy search and of the beam, with the probability of each as a whole. */
+function compare(host, beam, texts) {
+  const same = texts.length > 1 && texts.every((each) => each.text.trim() === texts[0].text.trim());
+  const most = Math.max(...texts.map((each) => each.score));
+  host.replaceChildren(h("h3", {}, "Greedy against beam: the whole text"),
+    h("ol", { class: "ranks" }, texts.map(({ name, text, score, series, fact, more }) => {
+      const length = h("span", { class: "length", style: { width: `${100 * Math.exp(score - most)}%`, background: `var(--series-${series})` } });
+      return h("li", { class: "found" }, h("span", {}, h("span", { class: "note" }, `${name}: `), h("strong", { dir: "auto", "data-fact": fact ?? null }, text.replaceAll("\n", "⏎") || "(nothing)")),
+        h("span", { class: "whole" }, h("span", { class: "track", "aria-hidden": "true" }, length), h("strong", {}, percent(Math.exp(score)))),
+        h("span", { class: "count" }, `log-probability ${number(score)}${more}`));
+    })),
+    h("p", { class: "note" }, `Greedy search takes the likeliest token at each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can win.${same ? " Here both find the same." : ""}`));
 }
 
 /** The way of greedy search through the tree: what it writes at each step, as far as the beam kept it. */

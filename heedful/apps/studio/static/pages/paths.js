@@ -1,11 +1,11 @@
 import { call, live, problem } from "../api.js";
 import { button, choice, more, panel, several, slider, text } from "../controls.js";
-import { engineering, figure, folded, h, number, section, table } from "../dom.js";
+import { engineering, figure, folded, foldedSection, h, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
-import { networkPicture } from "../draw/network.js";
+import { networkPicture, sendAlong } from "../draw/network.js";
 
 const READERS = ["translator", "causal_lm", "encoder"];
 const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
@@ -21,6 +21,8 @@ const COLOURS = { rnn: 1, lstm: 2, gru: 4, transformer: 0, window: 5 };
 const DRAWS = 3; // of weights and tokens, whose mean is drawn
 const DECADES = 5; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
+const RUN = 4000; // milliseconds of a signal on its way, in both pictures
+const [HOP, JUMP] = [400, 700]; // milliseconds of a step at most, and of attention's one
 
 export const wide = true;
 export const defaults = () => ({
@@ -30,13 +32,16 @@ export const defaults = () => ({
 
 export function mount({ root, side, state, studio }) {
   const models = studio.places.filter((place) => READERS.includes(place.kind));
-  const drawings = h("div", {});
+  const [drawings, rest] = [h("div", {}), h("div", {})];
   const charts = h("div", {});
   const bar = progressBar();
   side.append(settings(state, models));
-  root.append(section("The paler a token, the less of it reaches the last one", drawings), section("What arrives of each token", bar.element, charts), byLength());
+  const run = button("Send the signal", () => send());
+  run.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  root.append(section("How much of the first token reaches the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token. The paler it is, the less of it reaches the last one.")), drawings), section("What arrives of each token", bar.element, charts), rest);
 
-  const { draw, fade } = stepped(drawings, state);
+  const { draw, fade, send } = stepped(drawings, rest, state);
+  let opening = !run.hidden && !state.differs(Object.keys(defaults())); // an address with settings shows its picture at once
   const steps = live(drawings, (signal) => {
     const { length, width, layers, window, kernel } = state.values;
     return call("paths", "steps", { length, width, num_layers: layers, window, kernel }, signal);
@@ -58,6 +63,10 @@ export function mount({ root, side, state, studio }) {
     const show = (found) => {
       fade(found.reaches);
       arrive(found);
+      if (opening && found.reaches.has("transformer")) {
+        opening = false;
+        send();
+      }
     };
     async function piece(name, asked, signal) {
       const key = JSON.stringify([name, asked]);
@@ -141,7 +150,7 @@ function progressBar() {
   };
 }
 
-function stepped(host, state) {
+function stepped(host, rest, state) {
   const pictures = Object.fromEntries(Object.entries(KINDS).map(([kind, [title, about]]) => [kind, figure(title, about)]));
   const curves = {
     path: figure("Longest path", "Connections between the first token and the last, with as many layers as needed."),
@@ -149,22 +158,50 @@ function stepped(host, state) {
     operations: figure("Operations", "Multiply-adds of the layers' main products."),
   };
   const numbers = h("div", {});
-  const hidden = (title, parts) => folded(title, h("div", { class: "columns" }, parts.map((each) => each.element)));
+  const columns = (parts) => h("div", { class: "columns" }, parts.map((each) => each.element));
   const [recurrent, attention, ...others] = Object.values(pictures);
-  host.append(recurrent.element, attention.element, hidden("Other ways: windows and convolutions", others),
-    hidden("By the number of tokens: paths, steps, operations", [...Object.values(curves), { element: numbers }]));
+  host.append(h("div", { class: "compared" }, recurrent.element, attention.element));
+  rest.append(foldedSection("Other ways: windows and convolutions", columns(others)),
+    foldedSection("By the number of tokens: paths, steps, operations", columns([...Object.values(curves), { element: numbers }])), byLength());
   const shaded = {};
   let reaches = new Map();
+  const networkOf = (kind) => (kind === "attention" ? "transformer" : [...reaches.keys()].find((each) => each in CELLS));
+  /** What arrives of a token so far back in a kind of network, by distance; null before it is measured. */
+  const sharesOf = (kind) => (reaches.has(networkOf(kind)) ? mean(reaches.get(networkOf(kind)).map((each) => each.relative)) : null);
+  /** What is left of the first token after so many steps. */
+  const left = (kind, step) => {
+    const [shares, { route }] = [sharesOf(kind), shaded[kind]];
+    return step === 0 ? 1 : shares?.[Math.round((step / (route.length - 1)) * (shares.length - 1))] ?? 0;
+  };
+  const tell = (kind, step) => {
+    const { words } = pictures[kind];
+    if (!sharesOf(kind)) return; // others are measured meanwhile
+    const steps = shaded[kind].route.length - 1;
+    words.replaceChildren("Of the first one, ", h("strong", {}, arrives(left(kind, step))),
+      step < steps ? " is left" : kind === "recurrent" ? ` arrives in this ${CELLS[networkOf(kind)]}` : " arrives", h("span", { class: "steps-gone" }, `step ${step} of ${steps}${step < steps ? "" : ", arrived"}`));
+  };
   /** Draw the two that are compared; their tokens are as pale as what arrives of them, the first one as the first of all tokens. */
   const shade = () => {
     for (const [kind, picture] of Object.entries(shaded)) {
-      const network = kind === "attention" ? "transformer" : [...reaches.keys()].find((each) => each in CELLS);
-      const shares = reaches.has(network) ? mean(reaches.get(network).map((each) => each.relative)) : null;
+      const shares = sharesOf(kind);
       const last = picture.length - 1;
       const shades = shares && Array.from({ length: picture.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
-      const { host, words } = pictures[kind];
-      words.textContent = KINDS[kind][1] + (shares ? ` Of the first one, ${arrives(shares.at(-1))} arrives${kind === "recurrent" ? ` in this ${CELLS[network]}` : ""}.` : "");
-      networkPicture(host, { ...picture, shades, colour: COLOURS[network] });
+      networkPicture(pictures[kind].host, { ...picture, shades, colour: COLOURS[networkOf(kind)] });
+      if (!shares) pictures[kind].words.textContent = KINDS[kind][1];
+      else if (!pictures[kind].host.sending) tell(kind, picture.route.length - 1);
+    }
+  };
+  /** Send the first token's signal along both routes: step by step, and in one. */
+  const send = () => {
+    for (const kind of Object.keys(shaded).filter(sharesOf)) {
+      const { host: place } = pictures[kind];
+      const steps = shaded[kind].route.length - 1;
+      const travel = steps === 1 ? JUMP : Math.min(RUN, HOP * steps);
+      place.sending = true;
+      sendAlong(place, { travel, rest: RUN + 200, left: (step) => strength(left(kind, step)), told: (step) => {
+        place.sending = step < steps;
+        tell(kind, step);
+      } });
     }
   };
   const draw = ({ costs, here, networks }) => {
@@ -178,7 +215,7 @@ function stepped(host, state) {
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
-      const picture = { ...network, widest: 980, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
+      const picture = { ...network, widest: 1200, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }
@@ -195,7 +232,7 @@ function stepped(host, state) {
     reaches = found;
     shade();
   };
-  return { draw, fade };
+  return { draw, fade, send };
 }
 
 /** The controls: tokens, and the others in a fold, open if one of them is not as at first. */
@@ -219,12 +256,12 @@ function settings(state, models) {
     choice(state, "norms", { label: "The Transformer's norms", options: [["post", "after each sum (2017)"], ["pre", "before each sub-layer"]] }),
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
     models.length ? choice(state, "model", { label: "Your own model", options: [["", "none"], ...models.map((place) => [place.name, place.name])] }) : null,
-    models.length ? stack : null, models.length ? sentences : null);
+    models.length ? stack : null, models.length ? sentences : null,
+    button("Draw other random weights", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true }));
   others.open = state.differs(Object.keys(defaults()).filter((name) => !["length", "seed"].includes(name)));
   const controls = panel(
     slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
-    others,
-    button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true }));
+    others);
   for (const [cell, name] of Object.entries(CELLS)) controls.querySelector(`input[value="${cell}"] + span`).textContent = name;
   arrange();
   return controls;
@@ -241,7 +278,7 @@ const parts = (count) => (count < 1e6 ? number(Number(count.toPrecision(2))) : c
 const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function arrived(host, state) {
-  const signal = figure("The signal of each token that reaches the last one", "The paler, the less arrives. LSTM and GRU have gates; open ones, with a bias of 2, hold the signal longer, though still token by token and all in one state.");
+  const signal = figure("The signal of each token that reaches the last one", "LSTM and GRU have gates; open ones, with a bias of 2, hold the signal longer, though still token by token and all in one state.");
   const farthest = h("h3", {});
   const picture = figure("Gradient of the last token's output, by distance",
     "How much that output changes when the embedding of a token so far back changes. The mean of three networks with random weights: training moves all these curves. Zeros are not drawn.");
