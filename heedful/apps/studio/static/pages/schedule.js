@@ -121,7 +121,7 @@ function warmupRuns(state) {
       choose: ({ run }) => state.set({ warmup: Math.round(share(run) * state.values.steps) }, { step: true }),
       describe: `Validation loss of a translator of six layers over ${found.steps} steps, with warm-ups of ${found.warmups.map(name).join(", ")} of them.`,
     });
-    words.replaceChildren(...sentence(found, chosen, away(chosen) < 0.01, name));
+    words.replaceChildren(...sentence(found, chosen, away(chosen) < 0.01));
   });
   state.watch((_, changed) => {
     if (changed.includes("warmup") || changed.includes("steps")) draw();
@@ -131,20 +131,20 @@ function warmupRuns(state) {
 }
 
 /** What the runs of the chosen warm-up came to, beside the best ones and those without. */
-function sentence({ warmups, seeds, rate }, chosen, isNear, name) {
+function sentence({ warmups, steps, seeds, rate }, chosen, isNear) {
   const best = warmups.reduce((one, run) => (mean(run) < mean(one) ? run : one));
   const none = warmups[0];
   const overlaps = (one, other) => one !== other && one.low <= other.high && other.low <= one.high;
-  const figures = (run) => `${mean(run).toFixed(2)}, ${percent(run.exact)}`;
-  const alike = warmups.filter((run) => overlaps(run, best)).map(name).join(" and ");
-  const said = {
-    lowest: chosen === best ? `That is the lowest loss${alike ? `, but not clearly: runs with ${alike} overlap with these` : ""}.`
-      : `Lowest with ${name(best)} (${figures(best)})${overlaps(chosen, best) ? ", but not clearly: the runs overlap" : ""}.`,
-    none: chosen === none ? "" : ` (${figures(none)})${overlaps(chosen, none) ? ", but here the runs overlap" : ""}`,
-  };
-  return [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${name(chosen)} of the steps`), isNear ? "" : ", the nearest that was recorded",
-    `: loss ${mean(chosen).toFixed(2)} at the end, ${percent(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, said.lowest),
-    ` Without warm-up the loss falls sooner and ends higher${said.none}. The usual reason: Adam divides each step by an average of past gradients, which at first knows few batches. Means of ${seeds} runs each. Shaded: the learning rate, to ${rate} in all of them, then down a cosine.`];
+  const share = (value) => percent(value).replace(" ", "\u00a0");
+  const of = (run) => share(run.steps / steps);
+  const figures = (run) => `${mean(run).toFixed(2)}, ${share(run.exact)}`;
+  const alike = warmups.filter((run) => overlaps(run, best)).map(of).join(" and ");
+  const lowest = chosen === best ? `The lowest loss${alike ? `, but runs with ${alike} overlap` : ""}.`
+    : `Lowest with ${of(best)} (${figures(best)})${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`;
+  const without = chosen === none ? "" : ` (${figures(none)}${overlaps(chosen, none) ? ", but the runs overlap" : ""})`;
+  return [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isNear ? "" : ", the nearest that was recorded",
+    `: loss ${mean(chosen).toFixed(2)} at the end, ${share(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, lowest),
+    ` Without warm-up the loss falls sooner and ends higher${without}; the usual reason: Adam's averages of past gradients at first know few batches. Means of ${seeds} runs. Shaded: the learning rate, to ${rate} and down a cosine.`];
 }
 
 const mean = (run) => run.loss.at(-1)[1];
