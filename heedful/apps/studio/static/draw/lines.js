@@ -17,7 +17,7 @@ let charts = 0;
 /**
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
- * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale}],
+ * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name}],
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,

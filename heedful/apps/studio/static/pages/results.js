@@ -83,7 +83,7 @@ function counted({ bleu }) {
   }, []);
   return [
     h("p", {}, "BLEU counts the words of a translation, and its runs of two, three and four words, that a person's translation has too. It is the geometric mean of the four shares; a translation that is too short loses more."),
-    table("BLEU of one sentence", ["translation", "words", "pairs", "threes", "fours", "BLEU"], bleu.map(({ about, words, shared, score }) => [
+    table("BLEU of one sentence: words, and runs of 2, 3 and 4, that the person wrote too", ["translation", "words", "2", "3", "4", "BLEU"], bleu.map(({ about, words, shared, score }) => [
       h("span", {}, runs(words).flatMap((run) => [h("span", { class: has(run) ? "new-word" : "differs" }, run), " "]), h("small", {}, about)),
       ...shared.map(([same, all]) => `${same}/${all}`), score.toFixed(1)]), { class: "figures written" }),
     h("p", {}, "Two BLEU, from 26.4 to 28.4, are about two words in a hundred: if errors were single words spread evenly, 60.4 of 100 words would be the person's, not 58.7. Two layers instead of six cost the base model as much (below)."),

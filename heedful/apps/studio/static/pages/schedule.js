@@ -131,7 +131,7 @@ function warmupRuns(state) {
 }
 
 /** What the runs of the chosen warm-up came to, beside the best ones and those without. */
-function sentence({ warmups, steps, seeds, rate }, chosen, isNear) {
+function sentence({ warmups, steps, seeds, rate }, chosen, isRecorded) {
   const best = warmups.reduce((one, run) => (mean(run) < mean(one) ? run : one));
   const none = warmups[0];
   const overlaps = (one, other) => one !== other && one.low <= other.high && other.low <= one.high;
@@ -142,7 +142,7 @@ function sentence({ warmups, steps, seeds, rate }, chosen, isNear) {
   const lowest = chosen === best ? `The lowest loss${alike ? `, but runs with ${alike} overlap` : ""}.`
     : `Lowest with ${of(best)} (${figures(best)})${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`;
   const without = chosen === none ? "" : ` (${figures(none)}${overlaps(chosen, none) ? ", but the runs overlap" : ""})`;
-  return [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isNear ? "" : ", the nearest that was recorded",
+  return [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isRecorded ? "" : ", the nearest that was recorded",
     `: loss ${mean(chosen).toFixed(2)} at the end, ${share(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, lowest),
     ` Without warm-up the loss falls sooner and ends higher${without}; the usual reason: Adam's averages of past gradients at first know few batches. Means of ${seeds} runs. Shaded: the learning rate, to ${rate} and down a cosine.`];
 }
