@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from machine import describe_machine  # noqa: E402 (a script of the folder above)
 
-from heedful.apps.demo_corpus import write_demo  # noqa: E402
+from heedful.apps.demo_corpus import DemoItem, write_demo  # noqa: E402
 from heedful.apps.studio.small_translator import (  # noqa: E402
     HELD_OUT,
     PAIRS,
@@ -55,20 +56,13 @@ def main() -> None:
     files = write_demo(corpus, folder / "pairs")
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
     texts: dict[str, list[str]] = {}
-    references = [item.target for item in corpus.test]
     for seed in range(1, arguments.seeds + 1):
         for name in VARIANTS:
             run = folder / f"{name}-{seed}"
             train(run, VARIANTS[name].settings(seed), files)
-            written = translate(run, [item.source for item in corpus.test])
-            bleu = corpus_scores(written, references, ["bleu"])["bleu"].score
-            scores = {
-                "exact": round(exact_match(written, references), 4),
-                "bleu": round(bleu, 2),
-            }
+            written, scores = measure(run, corpus.test)
             records[name].append({"seed": seed, **scores, **curves(run)})
             texts.setdefault(name, written)  # of the first seed
-            print(name, seed, scores, file=sys.stderr, flush=True)
     result = {
         "command": "python benchmarks/pretrained/components.py",
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -104,6 +98,16 @@ def train(run: Path, values: dict[str, Any], files: dict[Any, tuple[Path, Path]]
         source, target = map(str, files[part])
         values["data"][part] = [{"source": source, "target": target}]
     run_training(run, RunSettings.parse(values), events=Events([]))
+
+
+def measure(run: Path, items: Sequence[DemoItem]) -> tuple[list[str], dict[str, float]]:
+    """Translate test lines with a run, and score the translations."""
+    written = translate(run, [item.source for item in items])
+    references = [item.target for item in items]
+    bleu = corpus_scores(written, references, ["bleu"])["bleu"].score
+    scores = {"exact": round(exact_match(written, references), 4), "bleu": round(bleu, 2)}
+    print(run.name, scores, file=sys.stderr, flush=True)
+    return written, scores
 
 
 def translate(run: Path, sources: list[str]) -> list[str]:

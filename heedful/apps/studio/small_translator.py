@@ -31,6 +31,7 @@ WIDTH, FEEDFORWARD = 64, 256
 VALIDATE_EVERY = 50
 VALIDATED_SENTENCES = 50
 RECORDS_FILE = Path(__file__).with_name("components.json")
+WARMUPS_FILE = Path(__file__).with_name("warmups.json")
 
 Layers = Annotated[int, Field(ge=1, le=3)]
 
@@ -297,4 +298,13 @@ def read_records() -> dict[str, Any]:
     `benchmarks/pretrained/components.py` makes them.
     """
     records: dict[str, Any] = json.loads(RECORDS_FILE.read_text(encoding="utf-8"))
+    return records
+
+
+def read_warmups() -> dict[str, Any]:
+    """Read the recorded runs with warm-ups of several lengths.
+
+    `benchmarks/pretrained/warmups.py` makes them.
+    """
+    records: dict[str, Any] = json.loads(WARMUPS_FILE.read_text(encoding="utf-8"))
     return records

@@ -13,7 +13,10 @@ import torch
 import heedful
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.course import read_course
+from heedful.apps.studio.page import NoSettings
 from heedful.apps.studio.pages import PAGES
+from heedful.apps.studio.pages.schedule_page import warmups
+from heedful.apps.studio.workspace import Workspace
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
@@ -235,10 +238,6 @@ def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
-    proof = page.locator("figure", has=page.get_by_role("heading", name="With warm-up"))
-    # From the lowest end to the highest.
-    assert proof.locator("text.end").all_text_contents() == ["with warm-up", "without warm-up"]
-    assert "stays behind" in proof.locator("figcaption").inner_text()
     assert page.get_by_label("Smoothing ε").count() == 0  # folded
     rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
     assert rates.locator("path.line").count() == 1  # the lesson first, other schedules folded
@@ -269,6 +268,56 @@ def test_schedule(visit: Any) -> None:
     settings = page.get_by_label("Settings of this schedule").input_value()
     assert 'kind = "linear"' in settings
     assert "warmup_steps = 10" in settings
+
+
+def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
+    found = warmups(NoSettings(), Workspace([]))
+    of = {each["steps"]: each for each in found["warmups"]}
+    page = visit.open("schedule")
+    proof = page.locator("figure", has=page.get_by_role("heading", name="The same share"))
+    # From the lowest end to the highest, and as far apart as names must be.
+    ends = ["40 %", "80 %", "20 %", "10 %", "5 %", "no warm-up"]
+    assert proof.locator("text.end").all_text_contents() == ends
+    assert [each["loss"][-1][1] for each in found["warmups"]] == pytest.approx(
+        [0.3504, 0.2919, 0.1726, 0.1454, 0.1386, 0.1408], abs=1e-4
+    )
+    said = proof.locator("figcaption")
+    assert f"loss {of[80]['loss'][-1][1]:.2f} at the end" in said.inner_text()
+    assert visit.fact("chosen") == "Warm-up over 10\N{NO-BREAK SPACE}% of the steps"
+    assert (
+        visit.fact("lowest") == "Lowest with 40\N{NO-BREAK SPACE}% (0.14, 96.7\N{NO-BREAK SPACE}%)."
+    )
+    # The end of the warm-up stands at one place of both charts.
+    marks = page.locator("line.roll-from").evaluate_all(
+        "(all) => all.map((e) => e.x1.baseVal.value)"
+    )
+    assert marks[0] == pytest.approx(marks[1], abs=1)
+    assert proof.bounding_box()["y"] + proof.bounding_box()["height"] < 900
+    proof.locator("text.end", has_text="20 %").click(force=True)
+    visit.until("location.search.includes('warmup=8000')")
+    visit.idle()
+    assert visit.fact("peak-step") == "8,000"
+    assert proof.locator("text.end.strong").all_text_contents() == ["20 %"]
+    assert "but the runs overlap" in visit.fact("lowest")
+    assert of[160]["low"] <= of[320]["high"]
+    assert proof.locator("path.line:not(.faint)").count() == 1
+    # The line of the runs without warm-up is the highest at its end.
+    svg = proof.locator("svg[role=img]")
+    x, y = svg.evaluate(
+        """(svg) => [...svg.querySelectorAll("path.line")]
+          .map((path) => path.getPointAtLength(path.getTotalLength()))
+          .sort((a, b) => a.y - b.y).map((end) => [end.x, end.y])[0]"""
+    )
+    svg.click(position={"x": x - 2, "y": y + 1})
+    visit.until("location.search.includes('warmup=0')")
+    visit.idle()
+    assert visit.fact("chosen") == "No warm-up"
+    assert (
+        f"{100 * of[0]['exact']:.0f}\N{NO-BREAK SPACE}% of unseen dates exactly right"
+        in said.inner_text()
+    )
+    visit.open("schedule?warmup=1500")
+    assert "5\N{NO-BREAK SPACE}% of the steps, the nearest that was recorded" in said.inner_text()
 
 
 # Step by step

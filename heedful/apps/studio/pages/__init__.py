@@ -137,7 +137,7 @@ PAGES: tuple[Page, ...] = (
         "Schedule",
         "The learning rate over the steps of training.",
         "The learning rate, the size of a training step, rises in a straight line at first: the "
-        "warm-up. Then it falls. The second chart shows what a translator loses without warm-up.",
+        "warm-up. Then it falls. Move the warm-up: the second chart shows a translator trained so.",
     ),
     Page(
         "results",
@@ -145,7 +145,7 @@ PAGES: tuple[Page, ...] = (
         "Quality and training cost of the systems of 2017.",
         "In 2017 the big Transformer translated better than all systems before it, at a fraction "
         "of the best one's training. BLEU counts the words and phrases that a translation shares "
-        "with one by a person: more is better. All figures are the paper's own.",
+        "with a person's: more is better. All figures are the paper's own.",
     ),
     Page(
         "everywhere",

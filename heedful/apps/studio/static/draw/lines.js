@@ -7,7 +7,9 @@ import { d3 } from "./d3.js";
 
 const MARGIN = { right: 26, top: 12, bottom: 40 };
 const EDGE = 5; // beyond the field, so that dots at its ends are whole
-const [ENDS, APART] = [500, 15]; // pixels: the narrowest chart with names at the ends, and between two of them
+const [ENDS, APART] = [500, 15]; // pixels: the narrowest chart with long names at the ends, and between two of them
+const SHORT = 80; // pixels: the longest name that stands at the end in a narrower chart too
+const NEAR = 30; // pixels: how far from a line a click still means it
 const LINKED = 64; // pixels left of the field: linked charts begin at one place
 const ROWS = 60; // of the table of numbers
 let charts = 0;
@@ -15,11 +17,13 @@ let charts = 0;
 /**
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
- * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots}],
+ * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name}],
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
  *   ends: true for names at the ends of the lines but pale ones, where there is room, instead of a legend; mark: [x, words] of an upright line,
+ *   under: points of a pale shape below the lines, which has no axis; left, right: the room beside the field, at least;
+ *   choose: called with the series that is clicked, or its name;
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
@@ -44,9 +48,11 @@ function draw(host, chart) {
     .attr("aria-label", `${chart.describe} Arrow keys read the numbers.`);
   frame(parts.frame, plot.x, plot.y, plot, { x: chart.x.label, y: chart.y.label });
   parts.field.attr("x", plot.left - EDGE).attr("y", 0).attr("width", plot.right - plot.left + 2 * EDGE).attr("height", plot.bottom + EDGE);
+  parts.under.attr("d", chart.under ? shapeOf(chart.under, plot) : null);
+  parts.svg.classed("choosable", Boolean(chart.choose));
   drawLines(parts.lines, plot);
   drawNames(parts.names, plot);
-  parts.legend.replaceChildren(...(chart.legend === false || plot.ends ? [] : [legendOf(chart.ends ? all.filter((each) => !each.faint) : all)]));
+  parts.legend.replaceChildren(...(chart.legend === false || plot.ends ? [] : [legendOf(chart.ends ? all.filter(isNamed) : all)]));
   if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
   chart.linked?.drawn(parts, plot);
   if (parts.value !== null) show(parts, parts.value, true);
@@ -60,6 +66,7 @@ function partsOf(host, chart) {
   const parts = {
     svg, value: null,
     field: svg.append("clipPath").attr("id", id).append("rect"),
+    under: svg.append("path").attr("class", "under").attr("clip-path", `url(#${id})`),
     frame: svg.append("g"),
     over: svg.append("g"), // what a linked chart adds
     lines: svg.append("g").attr("clip-path", `url(#${id})`).attr("pointer-events", "none"),
@@ -79,7 +86,8 @@ function partsOf(host, chart) {
 function layOut(host, chart, all) {
   const width = Math.max(240, host.clientWidth);
   const height = chart.height ?? Math.min(340, Math.max(220, width * 0.45));
-  const ends = chart.ends && width >= ENDS;
+  const names = chart.ends ? all.filter(isNamed).map((each) => widthOf(each.name)) : [];
+  const ends = chart.ends && (width >= ENDS || Math.max(...names) <= SHORT);
   const points = all.flatMap((each) => each.points);
   const stretch = chart.x.domain ?? extent(points.map(([x]) => x));
   const seen = points.filter(([x]) => x >= stretch[0] && x <= stretch[1]);
@@ -88,10 +96,18 @@ function layOut(host, chart, all) {
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
-  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.linked ? LINKED : 0, leftOf(y, Boolean(chart.y.label))), right: width - (ends ? Math.max(...all.map((each) => (each.faint ? 0 : widthOf(each.name)))) + 10 : MARGIN.right) };
+  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.left ?? (chart.linked ? LINKED : 0), leftOf(y, Boolean(chart.y.label))), right: width - Math.max(chart.right ?? 0, ends ? Math.max(0, ...names) + 10 : MARGIN.right) };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
   if (chart.x.text) x.text = chart.x.text;
   return { ...box, x, y, all, chart, ends };
+}
+
+const isNamed = (each) => !each.faint || each.named;
+
+/** A shape as high as three quarters of the field. */
+function shapeOf(points, { x, top, bottom }) {
+  const high = Math.max(...points.map((point) => point[1]));
+  return d3.area().x(([px]) => x.scale(px)).y0(bottom).y1(([, py]) => bottom - 0.75 * (bottom - top) * (py / high)).digits(1)(points);
 }
 
 const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
@@ -107,10 +123,12 @@ function drawLines(into, { all, x, y }) {
 }
 
 /** Names at the ends of lines, pushed apart where they would cover each other, and the mark. */
-function drawNames(into, { all, x, y, right, top, bottom, chart, ends }) {
-  const names = ends ? all.filter((each) => !each.faint).map(({ name, colour: fill, points }) => ({ name, fill, y: y.scale(points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
+function drawNames(into, plot) {
+  const { all, x, y, right, top, bottom, chart, ends } = plot;
+  const names = ends ? all.filter(isNamed).map((each) => ({ each, name: each.name, fill: each.colour, y: y.scale(each.points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
+  plot.names = names;
   names.forEach((each, i) => { each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom); });
-  into.selectAll("text.end").data(names).join("text").attr("class", "tick end").attr("x", right + 6).attr("y", (each) => each.y + 4)
+  into.selectAll("text.end").data(names).join("text").attr("class", ({ each }) => `tick end${each.strong ? " strong" : ""}`).attr("x", right + 6).attr("y", (each) => each.y + 4)
     .style("fill", (each) => each.fill).text((each) => each.name);
   const marks = chart.mark ? [chart.mark] : [];
   const past = (at) => 2 * x.scale(at) > x.scale.range()[0] + x.scale.range()[1];
@@ -148,6 +166,15 @@ function show(parts, value, quiet = false) {
   parts.readout.textContent = `${chart.x.label} ${number(value)}: ${words}`;
 }
 
+/** The series whose line, or right of the field whose name, is nearest to a place. */
+function seriesAt([px, py], { all, names, x, y, right }) {
+  const value = x.scale.invert(px);
+  const far = px > right && names.length ? names.map(({ each, y: at }) => [each, Math.abs(at - py)])
+    : all.map((each) => [each, Math.abs(y.scale(each.points[d3.minIndex(each.points, (point) => Math.abs(point[0] - value))][1]) - py)]);
+  const [each, away] = far[d3.minIndex(far, (pair) => pair[1])];
+  return away <= NEAR ? each : null;
+}
+
 function hide(parts) {
   parts.value = null;
   parts.cursor.attr("visibility", "hidden");
@@ -171,6 +198,11 @@ function listen(parts, linked) {
     const at = d3.pointer(event, parts.svg.node())[0];
     read(nearest(x.scale.invert(Math.min(right, Math.max(left, at)))));
   }).on("pointerleave", () => (linked ? linked.leave() : hide(parts)))
+    .on("click", (event) => {
+      const { plot } = parts;
+      const each = plot.chart.choose && seriesAt(d3.pointer(event, parts.svg.node()), plot);
+      if (each) plot.chart.choose(each);
+    })
     .on("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
       if (step === undefined || event.shiftKey || event.ctrlKey || event.metaKey) return;

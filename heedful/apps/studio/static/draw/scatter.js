@@ -1,4 +1,4 @@
-// Named dots over two axes, and the line of those that no other beats in both.
+// Named dots over two axes, one of them chosen and compared with another.
 
 import { folded, h, number, table } from "../dom.js";
 import { axis, extent, frame, leftOf, widthOf } from "./axes.js";
@@ -7,11 +7,14 @@ import { d3 } from "./d3.js";
 import { readItems } from "./items.js";
 
 const [TOP, BOTTOM, RIGHT, LINE, DOT] = [14, 40, 16, 15, 5];
+const ROOMY = 700; // pixels: in a narrower chart the kinds stand in a legend, not below the names
 
 /**
  * Draw dots.
- * @param chart {points: [{name, x, y, own: marked, open: a ring, group: number of its colour}], x: {label, log, text}, y: {label},
- *   describe, best: a name for the line of those that are highest for what lies left of them}
+ * @param chart {ring: what a ring means, points: [{name, x, y, own: marked, open: a ring, group: number of its colour, kind: words for its colour, below: words under its name where there is room,
+ *   short: its name where there is little}],
+ *   x: {label, log, text}, y: {label}, describe, chosen: name of a point, choose: called with the point that is clicked,
+ *   compare: {name of another point, across, up: words for the way from it to the chosen one}}
  */
 export function scatterChart(host, chart) {
   host.numbers = () => ({ title: chart.describe, columns: ["", chart.x.label, chart.y.label], rows: chart.points.map(({ name, x, y }) => [name, x, y]) });
@@ -30,20 +33,20 @@ function draw(host, chart) {
     .attr("role", "img").attr("aria-label", `${chart.describe} Arrow keys read the numbers.`);
   frame(svg.append("g"), x, y, box, { x: chart.x.label, y: chart.y.label });
   const placed = points.map((each) => ({ ...each, at: [x.scale(each.x), y.scale(each.y)] })).sort((a, b) => a.x - b.x);
-  const corners = [];
-  if (chart.best) {
-    const front = placed.filter((each) => !placed.some((other) => (other.x < each.x && other.y >= each.y) || (other.x === each.x && other.y > each.y)));
-    corners.push(...front.map(({ at }) => at), [box.right, front.at(-1).at[1]]);
-    svg.append("path").attr("class", "front").attr("d", d3.line().curve(d3.curveStepAfter)(corners));
-  }
+  const way = wayTo(placed.find(({ name }) => name === chart.chosen), placed.find(({ name }) => name === chart.compare?.name), chart.compare);
+  svg.append("path").attr("class", "way-between").attr("d", way && d3.line()(way.corners));
   const dots = svg.append("g").selectAll("circle").data(placed).join("circle")
-    .attr("class", (each) => `spot${each.own ? " own" : ""}${each.open ? " open" : ""}`).attr("r", DOT)
-    .attr("cx", ({ at }) => at[0]).attr("cy", ({ at }) => at[1]).style("fill", ({ group }) => (group === undefined ? null : series(group)))
-    .style("stroke", ({ group }) => (group === undefined ? null : series(group)));
-  svg.append("g").selectAll("text").data(labels(placed, box, corners)).join("text").attr("class", ({ own }) => (own ? "spot-name own" : "spot-name"))
-    .attr("x", (each) => each.left).attr("y", (each) => each.top + LINE - 3).text((each) => each.name);
+    .attr("class", (each) => `spot${each.own ? " own" : ""}${each.open ? " open" : ""}${each.name === chart.chosen ? " chosen" : ""}`).attr("r", (each) => (each.name === chart.chosen ? DOT + 2 : DOT))
+    .attr("cx", ({ at }) => at[0]).attr("cy", ({ at }) => at[1]).style("fill", (each) => (each.open ? null : colourOf(each))).style("stroke", (each) => (each.name === chart.chosen ? null : colourOf(each)));
+  const roomy = width >= ROOMY;
+  const names = labels(placed.map((each) => ({ ...each, words: roomy ? [each.name, each.below].filter(Boolean) : [each.short ?? each.name] })), way, box);
+  svg.append("g").selectAll("text").data(names).join("text").attr("class", (each) => `spot-name${each.own ? " own" : ""}${each.between ? " between" : ""}`).style("fill", colourOf)
+    .selectAll("tspan").data((each) => each.words.map((words, i) => ({ ...each, words, i }))).join("tspan")
+    .attr("class", ({ i }) => (i ? "kind" : null)).attr("x", (each) => each.left).attr("y", (each) => each.top + LINE * (each.i + 1) - 3).text((each) => each.words);
   const value = (each) => (chart.x.text ?? number)(each.x);
+  const held = host.contains(document.activeElement);
   const readout = readItems(svg, {
+    start: placed.findIndex(({ name }) => name === chart.chosen), choose: chart.choose && ((index) => chart.choose(placed[index])),
     count: placed.length,
     nearest: (place) => d3.minIndex(placed, ({ at }) => Math.hypot(at[0] - place[0], at[1] - place[1])),
     show(index) {
@@ -53,35 +56,54 @@ function draw(host, chart) {
       return `${each.name}: ${chart.y.label} ${number(each.y)}, ${chart.x.label} ${value(each)}`;
     },
   });
-  host.replaceChildren(chart.best ? h("ul", { class: "legend" }, h("li", {}, h("span", { class: "front-sign" }), chart.best)) : "",
+  const kinds = roomy ? [] : d3.sort(new Map(points.filter(({ kind }) => kind).map(({ kind, group }) => [kind, group])), ([, group]) => group);
+  host.replaceChildren(kinds.length ? h("ul", { class: "legend" }, kinds.map(([kind, group]) => h("li", { style: { color: series(group) } }, `● ${kind}`)), chart.ring ? h("li", {}, `○ ${chart.ring}`) : "") : "",
     svg.node(), readout, folded("Numbers", () => table(chart.describe, ["", chart.y.label, chart.x.label], placed.map((each) => [each.name, number(each.y), value(each)]))));
+  if (held && chart.choose) svg.node().focus();
+}
+
+const colourOf = ({ group }) => (group === undefined ? null : series(group));
+
+/** The way from a dot to the chosen one: across, then up or down, each with its words in the middle. */
+function wayTo(to, from, words) {
+  if (!to || !from) return null;
+  const [[x1, y1], [x2, y2]] = [from.at, to.at];
+  return {
+    corners: [[x1, y1], [x2, y1], [x2, y2]],
+    // Beside the middle of each part; of the first also on the side where the second is, right of it.
+    steps: [{ words: [words.across], at: [(x1 + x2) / 2, y1], spots: (wide) => [[(x1 + x2 - wide) / 2, y2 > y1 ? y1 - LINE - 4 : y1 + 5], [Math.min(x1, x2) + 8, y2 > y1 ? y1 + 5 : y1 - LINE - 4]] },
+      { words: [words.up], at: [x2, (y1 + y2) / 2], spots: (wide) => [[x2 + 10, (y1 + y2 - LINE) / 2], [x2 - 10 - wide, (y1 + y2 - LINE) / 2]] }],
+  };
 }
 
 /**
  * A place for each name beside its dot where it covers no other name and no dot, and no line if it can;
- * a name for which there is none is left to the pointer. Those that are marked choose first.
+ * a name for which there is none is left to the pointer. Those that are marked choose first,
+ * then those at the right edge, where there is least room.
  */
-function labels(placed, box, corners) {
+function labels(placed, way, box) {
   const taken = placed.map(({ at: [cx, cy] }) => ({ left: cx - DOT - 1, right: cx + DOT + 1, top: cy - DOT - 1, bottom: cy + DOT + 1 }));
-  const lines = d3.pairs(corners, ([x1, y1], [x2, y2]) => [{ left: x1, right: x2, top: y1 - 1, bottom: y1 + 1 }, { left: x2 - 1, right: x2 + 1, top: Math.min(y1, y2), bottom: Math.max(y1, y2) }]).flat();
+  const lines = d3.pairs(way?.corners ?? [], ([x1, y1], [x2, y2]) => ({ left: Math.min(x1, x2) - 1, right: Math.max(x1, x2) + 1, top: Math.min(y1, y2) - 1, bottom: Math.max(y1, y2) + 1 }));
   const crosses = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom && a.bottom > b.top;
   const found = [];
-  for (const each of [...placed].sort((a, b) => (b.own ?? false) - (a.own ?? false))) {
+  const between = (way?.steps ?? []).map((each) => ({ ...each, between: true }));
+  for (const each of [...placed.filter(({ own }) => own), ...placed.filter(({ own }) => !own).reverse(), ...between]) {
     const [cx, cy] = each.at;
-    const wide = widthOf(each.name, { bold: each.own });
+    const wide = Math.max(...each.words.map((words) => widthOf(words, { bold: each.own || each.between })));
+    const high = LINE * each.words.length;
     const along = Math.max(box.left + 1, Math.min(cx - wide / 2, box.width - wide - 1)); // above or below
-    const right = [cx + 8, cy - LINE / 2];
-    const left = [cx - 8 - wide, cy - LINE / 2];
-    const above = [along, cy - LINE - 6];
+    const right = [cx + 10, cy - LINE / 2];
+    const left = [cx - 10 - wide, cy - LINE / 2];
+    const above = [along, cy - high - 6];
     const below = [along, cy + 6];
-    const beside = [[cx + 5, cy - LINE - 3], [cx + 5, cy + 3], [cx - 5 - wide, cy - LINE - 3], [cx - 5 - wide, cy + 3]];
-    const apart = [[along, cy - 2 * LINE - 6], [along, cy + LINE + 6]]; // where all near it is taken
-    const free = [right, left, above, below, ...beside, ...apart].map(([x, y]) => ({ left: x, right: x + wide, top: y, bottom: y + LINE }))
+    const beside = [[cx + 5, cy - high - 3], [cx + 5, cy + 3], [cx - 5 - wide, cy - high - 3], [cx - 5 - wide, cy + 3]];
+    const apart = [[along, cy - high - LINE - 6], [along, cy + LINE + 6]]; // where all near it is taken
+    const free = (each.spots?.(wide) ?? [right, left, above, below, ...beside, ...apart]).map(([x, y]) => ({ left: x, right: x + wide, top: y, bottom: y + high }))
       .filter((one) => one.left > box.left && one.right < box.width && one.top > 0 && one.bottom < box.bottom && !taken.some((other) => crosses(one, other)));
     const place = free.find((one) => !lines.some((line) => crosses(one, line))) ?? free[0];
     if (place) {
       taken.push(place);
-      found.push({ ...place, name: each.name, own: each.own });
+      found.push({ ...each, ...place });
     }
   }
   return found;

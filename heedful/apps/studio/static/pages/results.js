@@ -1,32 +1,36 @@
 import { call, live } from "../api.js";
-import { choice, panel } from "../controls.js";
-import { figure, folded, h, number, section, table } from "../dom.js";
+import { choice, tabs } from "../controls.js";
+import { figure, folded, foldedSection, h, number, section, table } from "../dom.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
 
 export const wide = true;
-export const defaults = () => ({ pair: "en_de", group: "" });
+export const defaults = () => ({ pair: "en_de", system: "Transformer, big", group: "" });
 
 /** What differs where the base model falls short, which is in French: facts of the paper. */
-const SHORT = " It falls short here. It trained no longer than for German, on eight times as many sentences (36 million, not 4.5); the paper gives no reason.";
+const SHORT = " It trained no longer than for German, on eight times as many sentences (36 million, not 4.5); the paper gives no reason.";
 const PAIRS = { en_de: "English to German", en_fr: "English to French" };
+const KINDS = ["Transformer", "recurrent", "convolution", "mixture of experts"];
 
-export function mount({ root, side, state }) {
-  const summary = h("p", { class: "sentence" });
-  const quality = figure("BLEU of each system", "On newstest2014. The Transformer is blue. A system without a cost in the paper, such as ByteNet, is here alone.");
-  const cost = figure("BLEU by cost of training", "Up is better, left is cheaper; along the lower axis equal steps multiply. A ring: several models that translate together.");
+export function mount({ root, state }) {
+  const said = h("p", { class: "sentence", role: "status" });
+  const cost = figure("Quality by cost of training: click a system");
+  const bleu = h("div", {});
   const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});
-  const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
+  const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
-  side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) })));
-  root.append(summary, cost.element, folded("BLEU of each system, one below the other", quality.element), section("One change at a time", h("div", { class: "panel" }, group), variants.element, folded("Perplexity and parameters", numbers)), section("Beyond translation", parsing.element));
+  root.append(tabs(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), said, cost.element,
+    folded("What is BLEU, and how much are two?", bleu),
+    section("One change at a time", h("div", { class: "row" }, group), variants.element, folded("Perplexity and parameters", numbers)),
+    foldedSection("Beyond translation: trees of sentences", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;
-    const { pair, group: chosen } = state.values;
+    const { group: chosen } = state.values;
     group.fill([["", "anything"], ...[...new Set(found.variants.map((each) => each.group))].filter((name) => name !== "base")]);
-    drawSystems(found.systems.filter((each) => each[pair]), pair, { quality, cost, summary });
+    drawSystems(found.systems.filter((each) => each[state.values.pair]), state, cost, said);
+    bleu.replaceChildren(...counted(found));
     const base = found.variants.find((each) => each.group === "base");
     const shown = found.variants.filter((each) => chosen === "" || each.group === chosen || each === base);
     rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each === base, text: each === base ? number(each.bleu) : `${each.bleu.toFixed(1)} (${signed(each.bleu - base.bleu)})` })),
@@ -40,27 +44,50 @@ export function mount({ root, side, state }) {
   ask();
 }
 
-function drawSystems(systems, pair, { quality, cost, summary }) {
-  rankedBars(quality.host, systems.map((each) => ({ name: each.name, value: each[pair], own: each.own })),
-    { label: `BLEU, ${PAIRS[pair]}`, dots: true, describe: `BLEU of ${systems.length} systems, ${PAIRS[pair]}.` });
+/** The chart, the chosen system beside the one it is measured by, and both in a sentence. */
+function drawSystems(systems, state, { host, words }, said) {
+  const { pair, system } = state.values;
   const priced = systems.filter((each) => each[`flops_${pair}`]);
   const flops = (each) => each[`flops_${pair}`];
-  const base = flops(priced.find((each) => each.own));
-  scatterChart(cost.host, {
-    points: priced.map((each) => ({ name: each.name, x: flops(each) / base, y: each[pair], own: each.own, open: each.ensemble })),
-    x: { label: "training cost, in trainings of the base model", log: true, text: (times) => `${number(times, 2)} (${operations(times * base)} operations)` },
-    y: { label: "BLEU" }, best: "none is both better and cheaper",
+  const base = priced.find((each) => each.name === "Transformer, base");
+  const before = priced.filter((each) => !each.own).reduce((best, each) => (each[pair] > best[pair] ? each : best));
+  const chosen = priced.find((each) => each.name === system) ?? priced.find((each) => each.name === "Transformer, big");
+  const measure = chosen.own ? before : base;
+  const gain = signed(chosen[pair] - measure[pair]);
+  const ratio = flops(chosen) / flops(measure);
+  const times = ratio < 1 ? `1/${Math.round(1 / ratio)}` : `${number(ratio, 2)} times`;
+  scatterChart(host, {
+    points: priced.map((each) => ({ name: each.name, kind: each.kind, below: each.own ? null : each.kind, short: each.name.replace(", ensemble", ""), group: KINDS.indexOf(each.kind), x: flops(each) / flops(base), y: each[pair], own: each.own, open: each.ensemble })),
+    x: { label: "training cost, in trainings of the base model", log: true, text: (cost) => `${number(cost, 2)} (${operations(cost * flops(base))} operations)` },
+    y: { label: "BLEU" }, ring: "ensemble", chosen: chosen.name, choose: ({ name }) => state.set({ system: name }, { step: true }),
+    compare: { name: measure.name, across: `${times} the cost`, up: `${gain} BLEU` },
     describe: `BLEU of ${priced.length} systems by the cost of their training, ${PAIRS[pair]}.`,
   });
-  const others = priced.filter((each) => !each.own);
-  const before = others.reduce((best, each) => (each[pair] > best[pair] ? each : best));
-  const sizes = systems.filter((each) => each.own).reverse();
-  summary.replaceChildren(...sizes.flatMap((each, i) => {
-    const size = each.name.split(", ")[1];
-    const fact = (name, words) => h("strong", { "data-fact": `${size}-${name}` }, words);
-    return [i ? " The base one: " : "The big Transformer: ", fact("gain", `${signed(each[pair] - before[pair])} BLEU`), " for ", fact("cost", `1/${Math.round(flops(before) / flops(each))}`), i ? ", " : ` of the training of the best before it (${before.name}), `,
-      fact("time", each.hours < 48 ? `${each.hours} hours` : `${number(each.hours / 24)} days`), i ? "." : " on eight GPUs."];
-  }), sizes.some((each) => each[pair] < before[pair]) ? SHORT : "");
+  const left = systems.filter((each) => !priced.includes(each)).map((each) => ` ${each.name} (${each[pair]} BLEU) has no cost in the paper.`);
+  words.replaceChildren("Up is better, left is cheaper; along the lower axis equal steps multiply. A ring: an ensemble, several models that translate together. Test: newstest2014.", ...left);
+  const fact = (name, value) => h("strong", { "data-fact": name }, value);
+  const kind = chosen.own ? "" : ` (${chosen.kind}${chosen.ensemble ? ", several models together" : ""})`;
+  const score = [h("strong", {}, chosen.name), `${kind}: `, fact("bleu", `${chosen[pair]} BLEU`)];
+  said.replaceChildren(...(chosen.own
+    ? [...score, ", ", fact("gain", gain.replace(/^\+(.*)/, "$1 more").replace(/^−(.*)/, "$1 less")), ` than the best before it (${before.name}), at `, fact("cost", times), " of its training cost: ", fact("time", chosen.hours < 48 ? `${chosen.hours} hours` : `${number(chosen.hours / 24)} days`), " on eight GPUs.", chosen[pair] < before[pair] ? SHORT : ""]
+    : [...score, " at ", fact("cost", times), ` the training cost of the base Transformer, which has ${base[pair]} (`, fact("gain", gain), ")."]));
+}
+
+/** BLEU, counted in two translations of a sentence. */
+function counted({ bleu }) {
+  const person = ` ${bleu[0].words.join(" ")} `;
+  const has = (run) => person.includes(` ${run} `);
+  const runs = (words) => words.reduce((all, word) => {
+    const longer = `${all.at(-1)} ${word}`;
+    return has(longer) ? [...all.slice(0, -1), longer] : [...all, word];
+  }, []);
+  return [
+    h("p", {}, "BLEU counts the words of a translation, and its runs of two, three and four words, that a person's translation has too. It is the geometric mean of the four shares; a translation that is too short loses more."),
+    table("BLEU of one sentence: words, and runs of 2, 3 and 4, that the person wrote too", ["translation", "words", "2", "3", "4", "BLEU"], bleu.map(({ about, words, shared, score }) => [
+      h("span", {}, runs(words).flatMap((run) => [h("span", { class: has(run) ? "new-word" : "differs" }, run), " "]), h("small", {}, about)),
+      ...shared.map(([same, all]) => `${same}/${all}`), score.toFixed(1)]), { class: "figures written" }),
+    h("p", {}, "Two BLEU, from 26.4 to 28.4, are about two words in a hundred: if errors were single words spread evenly, 60.4 of 100 words would be the person's, not 58.7. Two layers instead of six cost the base model as much (below)."),
+  ];
 }
 
 const signed = (value) => (Math.abs(value) < 0.05 ? "±0" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`);
