@@ -215,6 +215,7 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     """)
     assert first[0] == first[1]
     assert page.get_by_label("Tokens given, number").input_value() == "64"
+    page.get_by_text("The tokens, with their numbers").click()
     assert page.locator(".tokens.voices .voice").all_inner_texts() == [
         "soprano", "alto", "tenor", "bass",
     ]  # fmt: skip

@@ -13,10 +13,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from heedful.apps.studio.page import NoSettings, call, round_digits, subject_of
+from heedful.apps.studio.page import NoSettings, attentions_of, call, round_digits, subject_of
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
-from heedful.inspect.attention_maps import attentions, printable
 from heedful.inspect.readings import read, tensors
 from heedful.inspect.subject import capture
 from heedful.nn.attention.attend import attention_weights, make_request
@@ -144,19 +143,19 @@ def _head_scores(workspace: Workspace) -> tuple[Tensor, list[str]] | None:
     of a part of the sentence are a part of these.
     """
     place = workspace.places.get(MODEL)
-    if place is None or place.kind() != "causal_lm":
+    if place is None or not place.is_at_hand or place.kind() != "causal_lm":
         return None
 
     def compute() -> tuple[Tensor, list[str]]:
         subject = subject_of(MODEL, workspace)
         reading = read(subject, SENTENCE)
-        address, sublayer = [*attentions(subject.model, "decoder").items()][LAYER]
+        address, sublayer = [*attentions_of(subject, "decoder")[1].items()][LAYER]
         addresses = [f"{address}.query", f"{address}.key"]
         found = capture(subject.model, tensors(subject, [reading]), addresses)
         query, key = (torch.from_numpy(found[each])[0, HEAD] for each in addresses)
         tokens = reading.tokens("decoder")
         pieces = [
-            "start" if special else printable(piece).strip("\u2581")
+            "start" if special else piece.strip("\u2581")
             for piece, special in zip(tokens.pieces, tokens.special, strict=True)
         ]
         return sublayer.module.scale * query @ key.mT, pieces
