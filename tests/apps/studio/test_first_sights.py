@@ -343,6 +343,16 @@ def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: A
     assert page.evaluate(f"{bottom} <= innerHeight")
 
 
+@pytest.mark.parametrize("bias", ["alibi", "t5", "relative_keys"])
+def test_a_bias_is_added_to_the_scores_of_the_head(bias: str) -> None:
+    workspace = Workspace([models_at_hand()["english"].path])
+    found = draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)
+    scores = np.array(found["scores"]) + np.array(found["added"])
+    powers = np.tril(np.exp(scores))  # what is hidden has no bias
+    assert np.allclose(found["weights"], powers / powers.sum(-1, keepdims=True), atol=1e-4)
+    assert np.allclose(np.sum(found["unmasked"], -1), 1, atol=1e-4)
+
+
 def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any) -> None:
     page = sight.open("masks")
     asked = DrawRequest(mask="causal")

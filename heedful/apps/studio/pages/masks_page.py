@@ -92,7 +92,8 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
     with torch.inference_mode():
         inputs = make_request(query, zeros, zeros, positions, mask, terms)
         weights = attention_weights(inputs, heads=[head])[0, 0]
-        unmasked = replace(inputs, mask=Everything())
+        everything = replace(inputs, mask=Everything())
+        unmasked = attention_weights(everything, heads=[head])[0, 0]
         added = None if bias is None else bias(query * inputs.scale, zeros, positions)[0, head]
     return {
         "visible": visible.int().tolist(),
@@ -104,9 +105,7 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         "head": None if scores is None else {"model": MODEL, "layer": LAYER + 1, "head": HEAD + 1},
         "scores": None if scores is None else round_digits(scores),
         "weights": round_digits(weights),
-        "unmasked": None
-        if scores is None
-        else round_digits(attention_weights(unmasked, heads=[head])[0, 0]),
+        "unmasked": None if scores is None else round_digits(unmasked),
         "added": None if added is None else round_digits(added.masked_fill(~visible, 0.0)),
         "positions": positions.query[0].tolist(),
         "segments": None
