@@ -215,6 +215,7 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     """)
     assert first[0] == first[1]
     assert page.get_by_label("Tokens given, number").input_value() == "64"
+    assert "256 tokens become vectors" in page.locator(".model-cards + p").inner_text()
     page.get_by_text("The tokens, with their numbers").click()
     assert page.locator(".tokens.voices .voice").all_inner_texts() == [
         "soprano", "alto", "tenor", "bass",
@@ -353,8 +354,9 @@ def test_a_bias_is_added_to_the_scores_of_the_head(bias: str) -> None:
     assert np.allclose(np.sum(found["unmasked"], -1), 1, atol=1e-4)
 
 
-def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any) -> None:
+def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> None:
     page = sight.open("masks")
+    assert sight.violations(axe) == []
     asked = DrawRequest(mask="causal")
     found = draw(asked, Workspace([models_at_hand()["english"].path]))
     scores, row = np.array(found["scores"]), found["words"].index("it")
