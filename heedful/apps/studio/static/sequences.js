@@ -99,7 +99,7 @@ export function sequences(host, state, studio) {
 
   /** The controls that depend on the model and on the sample. */
   function fill() {
-    about.textContent = `${place().summary ? `${place().summary}. ` : ""}${number(found.samples[0]?.tokens.length ?? found.whole)} tokens become vectors, and pass through ${found.layers} of the same blocks.`;
+    about.textContent = `${place().summary ? `${place().summary}. ` : ""}${number(found.samples[0]?.tokens.length ?? found.whole)} tokens become vectors and pass ${found.layers} blocks.`;
     limits.replaceChildren(...(place().limits ?? []).map((limit) => h("li", {}, limit)));
     limited.hidden = !limits.children.length;
     samples.fill(asksOf(place()).samples(place(), found).map((name, i) => [i, name]));
