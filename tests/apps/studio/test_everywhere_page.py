@@ -138,12 +138,9 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     text, image, music = (columns.nth(i) for i in range(3))
     text.get_by_role("button", name="cat").click()
     assert "Token 2: “·cat”" in text.locator(".chosen-token").inner_text()
-    assert not image.is_visible()  # one kind at a time
-    page.get_by_role("button", name="Music", exact=True).click()
     music.locator(".roll-note").nth(3).click()
     assert "C4 begins" in music.locator(".chosen-token").inner_text()
     assert music.locator(".roll-note.on").count() == 1
-    page.get_by_role("button", name="A picture", exact=True).click()
     strip = image.locator("canvas[aria-label*='reading order']")
     strip.focus()
     for key in ("ArrowRight", "ArrowRight"):
@@ -152,6 +149,15 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     for part in ("piece=1", "patch=26", "event="):
         assert part in at.address()
     assert page.locator(".joint-name").last.text_content() == "The same block"
+    headings = [each.locator("h2").inner_text() for each in (text, image, music)]
+    assert [each.rsplit(" → ", 1)[1] for each in headings] == ["vectors"] * 3
+    shapes = [each.locator(".shape-line strong").last.inner_text() for each in (text, image, music)]
+    assert page.locator(".joint .tick").all_text_contents()[:3] == shapes  # they leave as they came
+    page.set_viewport_size({"width": 390, "height": 800})  # one kind at a time
+    at.until("document.querySelectorAll('.domain')[1].offsetHeight === 0")
+    page.get_by_role("button", name="A picture", exact=True).click()
+    image.wait_for()
+    assert not text.is_visible()
 
 
 def test_a_digit_is_drawn(at: Any) -> None:

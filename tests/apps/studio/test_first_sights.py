@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from heedful.apps.studio.pages.masks_page import DrawRequest, draw
+from heedful.apps.studio.workspace import Workspace
 from heedful.nn.positions import Rotary
 from heedful.nn.spec import RotarySpec
 from heedful.pretrained.catalogue import models_at_hand
@@ -212,6 +215,8 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     """)
     assert first[0] == first[1]
     assert page.get_by_label("Tokens given, number").input_value() == "64"
+    assert "256 tokens become vectors" in page.locator(".model-cards + p").inner_text()
+    page.get_by_text("The tokens, with their numbers").click()
     assert page.locator(".tokens.voices .voice").all_inner_texts() == [
         "soprano", "alto", "tenor", "bass",
     ]  # fmt: skip
@@ -348,3 +353,39 @@ def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: A
     page.evaluate("scrollTo({ top: 1200, behavior: 'instant' })")
     bottom = "document.querySelector('.side').getBoundingClientRect().bottom"
     assert page.evaluate(f"{bottom} <= innerHeight")
+
+
+@pytest.mark.parametrize("bias", ["alibi", "t5", "relative_keys"])
+def test_a_bias_is_added_to_the_scores_of_the_head(bias: str) -> None:
+    workspace = Workspace([models_at_hand()["english"].path])
+    found = draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)
+    scores = np.array(found["scores"]) + np.array(found["added"])
+    powers = np.tril(np.exp(scores))  # what is hidden has no bias
+    assert np.allclose(found["weights"], powers / powers.sum(-1, keepdims=True), atol=1e-4)
+    assert np.allclose(np.sum(found["unmasked"], -1), 1, atol=1e-4)
+
+
+def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> None:
+    page = sight.open("masks")
+    assert sight.violations(axe) == []
+    asked = DrawRequest(mask="causal")
+    found = draw(asked, Workspace([models_at_hand()["english"].path]))
+    scores, row = np.array(found["scores"]), found["words"].index("it")
+    for key, seen in (("weights", np.tril(np.ones_like(scores))), ("unmasked", 1)):
+        powers = np.exp(scores) * seen
+        assert np.allclose(found[key], powers / powers.sum(-1, keepdims=True), atol=1e-4)
+    own = np.array(found["unmasked"][row])
+    told = sight.fact("row")
+    assert f"on “cat”, {sight.shown(100 * max(found['weights'][row]), 3)} %" in told
+    assert f"Without the mask {sight.shown(100 * own[row + 1 :].sum(), 3)} % would go" in told
+    assert page.locator(".masked .lost").count() == len(found["words"]) - row - 1
+    page.get_by_role("button", name="All words (encoder)").click()
+    sight.idle()
+    assert page.locator(".masked .lost").count() == 0
+    assert "Without the mask" not in sight.fact("row")
+    page.get_by_text("More masks").click()
+    page.get_by_label("Tokens, number").fill("20")  # more than the sentence has
+    page.get_by_label("Tokens, number").press("Enter")
+    sight.idle()
+    assert page.locator(".masked").count() == 0
+    assert page.get_by_role("heading", name="Without the mask").count() == 0

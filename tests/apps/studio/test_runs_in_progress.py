@@ -134,7 +134,7 @@ def test_runs_that_are_there_to_be_compared(
         for rate in ("0.0002", "0.004", "0.08")
     }
     told = page.locator(".sentence").first.inner_text()
-    assert told.startswith("Of 6 runs rate-0.004-width-64 ends with the lowest loss")
+    assert told.startswith("Of 6 runs learning rate 0.004, width 64 ends with the lowest loss")
     best = sorted(means, key=means.__getitem__)
     assert told.endswith("; ".join(f"{rate} ends at {means[rate]:.3g}" for rate in best) + ".")
     names = page.get_by_label("State of the runs").first.locator("tbody th").all_inner_texts()
@@ -142,6 +142,18 @@ def test_runs_that_are_there_to_be_compared(
         runs, key=lambda name: min(runs[name])
     )
     assert not page.get_by_text("Texts of the models").is_visible()
+    # The ends are far apart, so the axis is logarithmic: 0.5 and 1 are as far apart as 1 and 2.
+    marks = page.locator(".multiples .tick").all_text_contents()
+    assert {"0.2", "0.5", "1", "2", "5"} <= set(marks)
+    headings = page.get_by_label("State of the runs").first.locator("thead th")
+    assert "tokens a step" not in headings.all_inner_texts()  # all have as many
+    assert page.get_by_text("In all: tokens a step 512").count() == 1
+    page.locator(".multiples svg").focus()
+    page.keyboard.press("End")
+    read = page.locator(".multiples .readout span").all_inner_texts()
+    values = [float(each.rsplit(" ", 1)[1]) for each in read]
+    assert len(values) == 9
+    assert values == sorted(values, reverse=True)
     page.get_by_label("A colour for each").select_option("width")
     visit.until("document.querySelectorAll('.multiples path.line').length === 8")
     page.get_by_label("Curves on").select_option("both")

@@ -127,7 +127,7 @@ def test_masks(visit: Any) -> None:
     # A row as a sentence: "it" is the eighth word and sees eight, an eighth of the attention each.
     assert "“it” may look at 8 of 16 words: each gets 12.5 %" in visit.fact("row")
     assert page.locator(".unseen-word").count() == 8
-    page.locator(".weighed button").nth(3).click()
+    page.locator(".masked button").nth(3).click()
     visit.until("location.search.includes('row=3')")
     assert "“on” may look at 4 of 16 words: each gets 25 %" in visit.fact("row")
     page.get_by_role("button", name="ALiBi").click()
@@ -176,7 +176,7 @@ def test_masks(visit: Any) -> None:
     problem = page.locator(".problem").inner_text()
     assert "windw" in problem
     assert "window" in problem
-    page.get_by_role("button", name="Only words before: a decoder").click()
+    page.get_by_role("button", name="Words before (decoder)").click()
     visit.idle()
     assert page.locator(".problem").count() == 0
 

@@ -107,9 +107,9 @@ PAGES: tuple[Page, ...] = (
         "masks",
         "Masks and biases",
         "The words that each word may look at, and the numbers that distance adds to scores.",
-        "Each row is a word that looks, the query; each column a word to look at, the key. A mask "
-        "hides words, such as those still to come. A bias hides nothing: it lowers the score of "
-        "far words, for example.",
+        "In training the whole text is there at once, and a word could copy the next one, which it "
+        "has to predict. A mask hides it: its score becomes −∞, and its attention 0. A bias only "
+        "lowers scores, of far words for example.",
     ),
     Page(
         "decoding",

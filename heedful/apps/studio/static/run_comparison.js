@@ -26,15 +26,17 @@ function stateOf(run) {
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 
-const FEW = 3; // runs that are not chosen and stand among the others
+const FEW = 3; // runs: more that are not chosen are folded; more have what they share below their table
 
 const settings = (name) => [name, (run) => run.settings[name]];
 
+const write = (run, [, of, words = (each) => (typeof each === "number" ? number(each) : String(each).replaceAll("_", " "))]) => ((of(run) ?? null) === null ? "–" : words(of(run), run));
+
 /** Columns of the table of all runs: what is told of a run, for the order, and how it is written. */
 const columnsOf = (runs) => [
+  ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
   // Runs with one score stand together: BLEU is not compared with accuracy.
   ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
-  ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
   ["state", stateOf],
   ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
   ["newest loss", (run) => run.loss, (loss) => number(loss, 3)],
@@ -53,7 +55,10 @@ function compared(one, other, down) {
 
 /** All runs, one a row: a heading puts them in order, a tick shows the curves of a run. */
 function tableOfRuns(state, runs) {
-  const columns = [["run", (run) => run.name], ...columnsOf(runs)];
+  const all = columnsOf(runs);
+  // What many runs share is said below, once.
+  const shared = runs.length > FEW ? all.filter((column) => new Set(runs.map((run) => write(run, column))).size === 1) : [];
+  const columns = [["run", (run) => run.name], ...all.filter((column) => !shared.includes(column))];
   const { sort, runs: chosen } = state.values;
   const [by, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
   const value = columns.find(([name]) => name === by)?.[1];
@@ -64,13 +69,13 @@ function tableOfRuns(state, runs) {
     box.addEventListener("change", () => state.set({ runs: box.checked ? [...chosen, run.name] : chosen.filter((name) => name !== run.name) }, { step: true }));
     return h("label", { class: "check" }, box, h("span", {}, run.name));
   };
-  const write = (run) => ([, of, words = (each) => (typeof each === "number" ? number(each) : String(each).replaceAll("_", " "))]) => ((of(run) ?? null) === null ? "–" : words(of(run), run));
-  const made = table("State of the runs", columns.map(([name]) => name), rows.map((run) => [tick(run), ...columns.slice(1).map(write(run))]));
+  const made = table("State of the runs", columns.map(([name]) => name), rows.map((run) => [tick(run), ...columns.slice(1).map((column) => write(run, column))]));
   [...made.querySelectorAll("thead th")].forEach((heading, i) => {
     const [name] = columns[i];
     heading.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
     heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, name));
   });
+  if (shared.length) made.append(h("p", { class: "note" }, `In all: ${shared.map((column) => `${column[0]} ${write(runs[0], column)}`).join(", ")}.`));
   return made;
 }
 
@@ -115,10 +120,10 @@ export function comparison(state) {
     const isChosen = (run) => state.values.runs.includes(run.name);
     const others = runs.filter((run) => !isChosen(run));
     const open = standing.querySelector("details")?.open ?? false;
-    const folds = others.length > FEW && others.length < runs.length;
+    const folds = others.length < runs.length && others.length > (runs.length - others.length > FEW ? 0 : FEW); // beside many, any other is folded
     standing.replaceChildren(tableOfRuns(state, folds ? runs.filter(isChosen) : runs));
     if (folds) {
-      const more = folded(`${others.length} other runs`, tableOfRuns(state, others));
+      const more = folded(others.length === 1 ? "1 other run" : `${others.length} other runs`, tableOfRuns(state, others));
       more.open = open;
       standing.append(more);
     }

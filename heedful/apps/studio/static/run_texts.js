@@ -12,7 +12,7 @@ const CHANGED_MOST = "the one that changed most";
 const marked = (words) => h("span", { dir: "auto", class: "sample" }, words.flatMap(([word, isNew]) => (isNew ? [h("mark", { class: "new-word" }, word.trimEnd()), word.slice(word.trimEnd().length)] : [word])));
 
 /** How the translation of a sentence changed from one validation to the next. */
-export function textsOverTime(state) {
+export function textsOverTime(state, labelOf) {
   const sentence = choice(state, "sentence", { label: "Sentence of the validation data", options: [[-1, CHANGED_MOST]] });
   const range = h("input", { type: "range", id: "history-step", min: 0, max: 0, step: 1 });
   const said = h("output", { for: "history-step", class: "count" });
@@ -47,11 +47,11 @@ export function textsOverTime(state) {
       answer.runs.flatMap((run) => {
         // A run that validated at other steps shows its newest text until then.
         const text = run.texts.findLast((each) => each.step <= chosen);
-        return [h("dt", {}, run.name), h("dd", { class: "text", "data-run": run.name }, text ? marked(text.words) : "not yet validated", text ? h("span", { class: "note" }, ` step ${number(text.step)}${text.chrf === null ? "" : `, chrF ${number(text.chrf, 3)}`}`) : null)];
+        return [h("dt", {}, labelOf(run.name)), h("dd", { class: "text", "data-run": run.name }, text ? marked(text.words) : "not yet validated", text ? h("span", { class: "note" }, ` step ${number(text.step)}${text.chrf === null ? "" : `, chrF ${number(text.chrf, 3)}`}`) : null)];
       })));
     const by = answer.runs.map((run) => new Map(run.texts.map((each) => [each.step, each])));
     const cell = (each) => (!each ? "–" : each.changed ? h("span", {}, marked(each.words), each.chrf === null ? "" : h("span", { class: "note" }, ` ${number(each.chrf, 3)}`)) : h("span", { class: "note" }, "as before"));
-    const made = table("Translations at every validation, with their chrF", ["step", ...answer.runs.map((run) => run.name)], found.map((step) => [number(step), ...by.map((texts) => cell(texts.get(step)))]), { words: true, class: "figures wrapped" });
+    const made = table("Translations at every validation, with their chrF", ["step", ...answer.runs.map((run) => labelOf(run.name))], found.map((step) => [number(step), ...by.map((texts) => cell(texts.get(step)))]), { words: true, class: "figures wrapped" });
     made.querySelectorAll("tbody tr")[found.indexOf(chosen)].setAttribute("aria-current", "true");
     if (every.children.length > 1) every.lastChild.remove();
     every.append(made);

@@ -1,7 +1,7 @@
 // Models of other data than text: a sample, its tokens, what a model makes of it, and what it attends to.
 
 import { live, problem } from "./api.js";
-import { button, choice, slider } from "./controls.js";
+import { button, choice, more, slider } from "./controls.js";
 import { figure, folded, h, number } from "./dom.js";
 import { shareKey } from "./draw/patches.js";
 import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
@@ -17,6 +17,9 @@ const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 
 const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
 
+/** What a model is called for people: bach-chorales is Bach chorales. */
+const titleOf = ({ name }) => `${name[0].toUpperCase()}${name.slice(1).replaceAll(/[-_]/g, " ")}`;
+
 export const sequenceDefaults = (studio) => ({
   records: models(studio)[0]?.name ?? "", sample: 0, keep: 0, temperature: 0.8, seed: 1, step: 0, token: -1, layer: 0, head: 0,
 });
@@ -28,7 +31,7 @@ export function sequences(host, state, studio) {
     return;
   }
   const place = () => models(studio).find((each) => each.name === state.values.records) ?? models(studio)[0];
-  const about = h("p", {});
+  const about = h("p", { class: "about" });
   const limits = h("ul", { class: "note" });
   const limited = folded("What it cannot do", limits);
   const samples = choice(state, "sample", { label: "Sample", options: [[0, "…"]] });
@@ -49,15 +52,14 @@ export function sequences(host, state, studio) {
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const said = h("p", { class: "note chosen-token", role: "status" });
   const pictures = h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element);
-  const cut = h("h3", {});
-  const body = h("div", {}, pictures, cut, chips, said);
+  const cut = folded("", chips);
+  const body = h("div", {}, pictures, cut, said);
   const buttons = h("div", { class: "row" }, another, player);
-  const acts = h("div", { class: "fours" }, own, keep, warmth, step, buttons);
-  const cards = models(studio).map((each) => h("button", { type: "button", class: "quiet", "data-model": each.name, title: each.summary || null, onclick: () => state.set({ records: each.name }, { step: true }) }, thumbnail(each.name), each.name));
+  const cards = models(studio).map((each) => h("button", { type: "button", class: "quiet", "data-model": each.name, title: [each.name, each.summary].filter(Boolean).join(": "), onclick: () => state.set({ records: each.name }, { step: true }) }, thumbnail(each.name), titleOf(each)));
   const press = () => cards.forEach((each) => each.setAttribute("aria-pressed", String(each.dataset.model === place().name)));
   press();
   host.replaceChildren(h("div", { class: "examples model-cards", role: "group", "aria-label": "Model" }, cards), about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
-    h("div", { class: "fours" }, samples, layer, head), acts),
+    h("div", { class: "fours" }, samples, own, keep, step, buttons, more("Head and temperature", layer, head, warmth))),
   body, limited);
 
   let found = null;
@@ -97,7 +99,7 @@ export function sequences(host, state, studio) {
 
   /** The controls that depend on the model and on the sample. */
   function fill() {
-    about.textContent = place().summary ? `${place().summary}.` : "";
+    about.textContent = `${place().summary ? `${place().summary}. ` : ""}${number(found.samples[0]?.tokens.length ?? found.whole)} tokens become vectors and pass ${found.layers} blocks.`;
     limits.replaceChildren(...(place().limits ?? []).map((limit) => h("li", {}, limit)));
     limited.hidden = !limits.children.length;
     samples.fill(asksOf(place()).samples(place(), found).map((name, i) => [i, name]));
@@ -116,8 +118,7 @@ export function sequences(host, state, studio) {
     own.hidden = place().kind !== "sounds";
     player.hidden = drawing.kind !== "notes" && own.hidden;
     buttons.hidden = another.hidden && player.hidden;
-    acts.hidden = [...acts.children].every((each) => each.hidden);
-    cut.textContent = found.vocabulary === null ? "The tokens: row and column of each patch" : "The tokens, with their numbers in the vocabulary";
+    cut.firstChild.textContent = found.vocabulary === null ? "The tokens: row and column of each patch" : "The tokens, with their numbers in the vocabulary";
   }
 
   /** A slider over some stops, made anew only when they change: it may be in somebody's hand. */
@@ -135,7 +136,9 @@ export function sequences(host, state, studio) {
     const at = chosen();
     const drawn = Boolean(drawing.places);
     for (const each of [given, whole, looked]) each.element.hidden = !drawn;
-    given.element.hidden ||= drawing.kind === "notes"; // the completion has a line where the given notes end
+    cut.open ||= !drawn; // then nothing else shows the sample
+    // Notes and series are drawn whole, with a line or a colour where the given ones end; a picture that is only read is there already.
+    given.element.hidden ||= ["notes", "series"].includes(drawing.kind) || sample === found.begun;
     if (drawn) {
       // Pictures side by side have one scale.
       const pitches = [...found.begun.drawing.notes ?? [], ...drawing.notes ?? []].map((note) => note[1]);
@@ -185,11 +188,8 @@ export function sequences(host, state, studio) {
 
   const ask = live(body, (signal) => asksOf(place()).complete(place(), state.values, upload, signal), (answer) => {
     stop?.();
-    const isFirst = found === null;
     found = answer;
     fill();
-    // An address that names a model is about this part, which stands below the first picture.
-    if (isFirst && scrollY === 0 && place() !== models(studio)[0]) host.closest("section").scrollIntoView();
     if (!found.samples.length) return; // the goal is reached already
     show(null);
     look();

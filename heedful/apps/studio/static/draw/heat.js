@@ -15,7 +15,7 @@ const FLAT = 380; // height of a map whose cells need not be square
  *   rows and columns: {label, names}; kind: "share" from 0 to 1, "sequence" from 0 to the largest,
  *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels; tall: height of a row;
  *   shade: from a number to its share of the ramp, whose ends are then named by `ends`, or numbers on it by `ticks`;
- *   choose: called with the row and column of a cell that is clicked, or read and entered;
+ *   apart: cells in the second colour, of a map with `shade`; choose: called with the row and column of a cell that is clicked, or read and entered;
  *   marked: {side: "row" or "column", index} with a frame around it
  */
 export function heatMap(host, map) {
@@ -37,7 +37,7 @@ function draw(host, map) {
     return;
   }
   const most = span(map);
-  const colour = (value) => css(map.shade ? sequence(map.shade(value)) : map.kind === "diverging" ? diverging(value / most) : sequence(value / most));
+  const colour = (value, apart) => css(map.shade ? diverging((apart ? -1 : 1) * map.shade(value)) : map.kind === "diverging" ? diverging(value / most) : sequence(value / most));
   const named = { rows: map.rows.names, columns: map.columns.names };
   const left = named.rows ? (map.rows.label ? 32 : 20) + 7 * Math.min(12, Math.max(...named.rows.map((name) => String(name).length))) : 46;
   const width = Math.max(240, host.clientWidth);
@@ -78,7 +78,7 @@ function paint(pen, map, sizes, colour) {
       pen.fillRect(x, y, sizes.cell - gap, sizes.tall - gap);
       return;
     }
-    pen.fillStyle = colour(value);
+    pen.fillStyle = colour(value, map.apart?.[i]?.[j]);
     // Whole pixels leave no seams between cells that touch.
     pen.fillRect(gap ? x : Math.floor(x), gap ? y : Math.floor(y),
       gap ? sizes.cell - gap : Math.ceil(sizes.cell) + 0.5, gap ? sizes.tall - gap : Math.ceil(sizes.tall) + 0.5);

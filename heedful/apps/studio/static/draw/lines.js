@@ -93,7 +93,8 @@ function layOut(host, chart, all) {
   const seen = points.filter(([x]) => x >= stretch[0] && x <= stretch[1]);
   const reach = extent((seen.length ? seen : points).map((point) => point[1]));
   if (chart.y.zero && !chart.y.log) reach[0] = Math.min(0, reach[0]);
-  if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
+  if (chart.y.log) reach[0] /= 1.08;
+  else reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
   const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.left ?? (chart.linked ? LINKED : 0), leftOf(y, Boolean(chart.y.label))), right: width - Math.max(chart.right ?? 0, ends ? Math.max(0, ...names) + 10 : MARGIN.right) };
@@ -161,9 +162,10 @@ function show(parts, value, quiet = false) {
   parts.dots.selectAll("circle").data(found.filter(({ point: [px] }) => inside && px >= low && px <= high)).join("circle")
     .attr("r", 4).attr("class", "dot").attr("fill", (each) => each.colour)
     .attr("cx", ({ point: [px] }) => x.scale(px)).attr("cy", ({ point: [, py] }) => y.scale(py));
-  const words = found.map(({ name, point }) => `${name} ${number(point[1])}`).join(", ");
+  found.sort((one, other) => other.point[1] - one.point[1]); // as they lie above each other
   parts.readout.setAttribute("aria-live", quiet ? "off" : "polite");
-  parts.readout.textContent = `${chart.x.label} ${number(value)}: ${words}`;
+  const mark = (each) => (found.length > 1 ? h("i", { style: { background: each.colour } }) : "");
+  parts.readout.replaceChildren(`${chart.x.label} ${number(value)}: `, ...found.flatMap((each, i) => [i ? ", " : "", h("span", {}, mark(each), `${each.name} `, h("b", {}, number(each.point[1])))]));
 }
 
 /** The series whose line, or right of the field whose name, is nearest to a place. */

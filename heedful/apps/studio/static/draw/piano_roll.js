@@ -33,7 +33,7 @@ export function pianoRoll(host, roll) {
   return move;
 }
 
-function draw(host, { notes, chosen, choose, describe, length, range, from, marked, shares, height = 128 }, at) {
+function draw(host, { notes, chosen, choose, describe, length, range, from, marked, shares, height = 96 }, at) {
   const width = Math.max(200, host.clientWidth);
   const last = length ?? Math.max(...notes.map((note) => note[2]));
   const most = shares ? Math.max(...shares, 1e-12) : 1;

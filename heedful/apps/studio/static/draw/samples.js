@@ -24,7 +24,7 @@ export function drawSample(host, { drawing, shares, token, range, choose, descri
   }
   if (drawing.kind === "notes") {
     return pianoRoll(host, {
-      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses, height: 170,
+      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses, height: 132,
       describe,
     });
   }

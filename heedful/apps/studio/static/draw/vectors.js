@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { diverging, redrawn } from "./colours.js";
 
-const HEIGHT = 168;
+const HEIGHT = 96;
 const TALLEST = 16; // pixels of a row
 
 /**

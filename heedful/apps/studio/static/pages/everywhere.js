@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { button, choice, tabs } from "../controls.js";
-import { figure, folded, h, number, s, section, table } from "../dom.js";
+import { figure, folded, foldedSection, h, number, s, section, table } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
@@ -22,9 +22,10 @@ export const defaults = (studio) => ({
   kind: "picture", piece: 0, patch: 24, event: 0, ...sequenceDefaults(studio),
 });
 
-const CUT = 200; // pixels of the picture in patches
+const CUT = 100; // pixels of the picture in patches
 const WAYS = [["text", "Text"], ["picture", "A picture"], ["music", "Music"]];
 const SETTINGS = { text: ["piece"], music: ["tune", "event"] }; // an address with one of them is about that kind
+const KIND_OF = { text: "text", image: "picture", music: "music" };
 const KINDS = { note_on: "on", note_off: "off", time_shift: "+" };
 
 export async function mount({ root, state, studio }) {
@@ -37,20 +38,24 @@ export async function mount({ root, state, studio }) {
   const joint = h("div", { class: "drawing joint" });
   const together = h("div", { class: "drawing everywhere-picture" }, domains, joint);
   const more = h("div", {});
-  const distance = section("Distance in music", more);
+  const distance = foldedSection("Distance in music", more);
+  distance.open = named === "music";
   const whole = h("div", {});
-  root.append(tabs(state, "kind", { label: "What is read", options: WAYS }), together, saves(together, () => "tokens become vectors"),
-    folded("What differs between the three, and what does not", rows), distance, section("Models at work", whole));
+  const one = section("Why one kind of block is enough", h("p", {}, "Each kind is cut in its own way. From its vectors on, it is like the others."),
+    h("div", { class: "kinds" }, tabs(state, "kind", { label: "What is read", options: WAYS })), together, saves(together, () => "tokens become vectors"),
+    folded("What differs between the three, and what does not", rows));
+  root.append(whole, one, distance);
   const told = (name) => (found) => {
     facts[name] = found;
     compare(rows, facts);
     drawJoint(joint, facts, state.values.kind);
+    // An address that names a text, a picture or a tune is about this part, which stands below the models.
+    if (scrollY === 0 && (named ?? (query.has("picture") || query.has("drawing") ? "picture" : null)) === KIND_OF[name]) one.scrollIntoView();
   };
   const arrange = () => {
     [...domains.children].forEach((each, i) => {
       each.hidden = WAYS[i][0] !== state.values.kind;
     });
-    distance.hidden = state.values.kind !== "music";
     drawJoint(joint, facts, state.values.kind);
   };
   domains.append(ofText(state, studio, told("text")), ofImage(state, studio, told("image")));
@@ -89,14 +94,15 @@ const chip = (content, pressed, press, kind = null) => h("button", { type: "butt
 function ofText(state, studio, told) {
   if (!placesOf(studio, kinds).length) return missing("Text", "reads text");
   const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Pieces" });
-  const own = column("Text into pieces of words", subjectFields(state, studio, kinds, { rows: 2 }), tokens);
+  const fields = subjectFields(state, studio, kinds, { rows: 2 });
+  const own = column("Text → pieces of words → vectors", [fields.pop(), folded("Another text or model", ...fields.filter(Boolean))], tokens);
   let found = null;
   const choose = (piece) => state.set({ piece }, { step: true });
   const show = () => {
     const at = Math.min(state.values.piece, found.pieces.length - 1);
     tokens.replaceChildren(...found.pieces.map((piece, i) => chip([shownPiece(piece), h("small", {}, found.ids[i])], i === at, () => choose(i))));
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.pieces.length} pieces.` });
-    own.said.textContent = `Token ${at + 1}: “${shownPiece(found.pieces[at])}” is number ${number(found.ids[at])} of ${number(found.vocabulary)} pieces. That row of a table, and its position, make vector ${at + 1}.`;
+    own.said.textContent = `Token ${at + 1}: “${shownPiece(found.pieces[at])}” is row ${number(found.ids[at])} of a table of ${number(found.vocabulary)}; with its position it is a vector.`;
     own.sized(found);
   };
   const ask = live(own.body, async (signal) => {
@@ -114,11 +120,11 @@ function ofText(state, studio, told) {
 }
 
 function ofImage(state, studio, told) {
-  if (!visions(studio).length) return missing("A picture", "reads pictures");
+  if (!visions(studio).length) return missing("Picture", "reads pictures");
   const examples = choice(state, "picture", { label: "Picture", options: [["", "…"]] });
   const easel = h("div", { class: "easel" });
   const strip = h("div", { class: "drawing" });
-  const own = column("A picture into patches", [easel, h("div", {}, examples, button("Clear and draw", () => state.set({ picture: "drawing", drawing: "" }, { step: true }), { quiet: true }))], strip);
+  const own = column("Picture → patches → vectors", [easel, h("div", {}, examples, button("Clear and draw", () => state.set({ picture: "drawing", drawing: "" }, { step: true }), { quiet: true }))], strip);
   let found = null;
   let board = null;
   const choose = (patch) => state.set({ patch }, { step: true });
@@ -127,7 +133,7 @@ function ofImage(state, studio, told) {
     const at = Math.min(Math.max(0, state.values.patch), count * count - 1);
     patchPicture(strip, { pixels: pixelsOf(found), side: found.side, patch: found.patch, channels: found.channels, shares: null, size: CUT, chosen: at, choose, describe: `${count * count} patches in reading order.` });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at + found.first, choose: (row) => choose(row - found.first), describe: `The vectors of ${count * count} patches.` });
-    own.said.textContent = `Patch ${at + 1}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first + 1}. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
+    own.said.textContent = `Patch ${at + 1}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1}; ${number(found.patch ** 2 * found.channels)} numbers times a matrix. ${isBlank(found) ? "Nothing is drawn yet." : `The model reads “${found.label}”.`}`;
     own.sized(found);
   };
   const ask = live(own.body, async (signal) => {
@@ -155,7 +161,7 @@ function ofMusic(state, tunes, told, more) {
   const roll = h("div", { class: "drawing" });
   const player = button("Play", () => (stop ? stop() : start()));
   const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Events" });
-  const own = column("Music into events", [h("div", { class: "row" }, choice(state, "tune", { label: "Tune", options: tunes }), player), roll], tokens);
+  const own = column("Music → events → vectors", [h("div", { class: "row" }, choice(state, "tune", { label: "Tune", options: tunes }), player), roll], tokens);
   let found = null;
   let stop = null;
   let move = () => {};
@@ -187,7 +193,7 @@ function ofMusic(state, tunes, told, more) {
     });
     vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
     const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
-    own.said.textContent = `Token ${at + 1}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. That row of a table makes vector ${at + 1}; this table is still random, as before training.`;
+    own.said.textContent = `Token ${at + 1}: ${meaning}; row ${number(id)} of a table of ${number(found.vocabulary)}, which is still random here.`;
     own.sized(found);
   };
   const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {
@@ -234,7 +240,7 @@ function compare(host, { text: words, image, music }) {
   ], { words: true }));
 }
 
-/** Three ways into one block; the one that stands above is drawn strong. */
+/** Three ways into one block; where one alone stands above, it is drawn strong. */
 function drawJoint(host, facts, kind) {
   redrawn(host, () => {
     const width = Math.max(240, host.clientWidth);
@@ -245,11 +251,11 @@ function drawJoint(host, facts, kind) {
     const names = [facts.text, facts.image, facts.music].map((found) => (found ? `[${found.vectors.length}, ${found.width}]` : ""));
     for (let i = 0; i < columns; i += 1) {
       const x = ((i + (width > 700 ? 0.5 : 0.3)) * width) / columns;
-      const own = WAYS[i][0] === kind;
+      const own = width > 700 || WAYS[i][0] === kind;
       arrow(x, 0, top, own);
       arrow(x, top + height, top + height + 22, own);
-      const words = `${width > 700 ? `${WAYS[i][1]} ` : ""}${names[i]}`;
-      svg.append(s("text", { class: own ? "joint-name" : "tick", x: x + 10, y: 15 }, words), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, names[i]));
+      // Columns side by side have their shapes above the arrows.
+      svg.append(s("text", { class: own ? "joint-name" : "tick", x: x + 10, y: 15 }, width > 700 ? "" : names[i]), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, names[i]));
     }
     svg.append(s("rect", { class: "joint-block", x: 1, y: top, width: width - 2, height, rx: 8 }),
       s("text", { class: "joint-name", x: width / 2, y: top + 19, "text-anchor": "middle" }, "The same block"),

@@ -1,21 +1,22 @@
 import { call, live } from "../api.js";
 import { button, panel, slider, text } from "../controls.js";
 import { figure, folded, h, number } from "../dom.js";
-import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
-import { renewWords } from "../words.js";
+import { wordRow } from "../words.js";
 
-const ROW = 7; // the word that is followed: "it"
+const FOLLOWED = "it"; // the word whose row is shown where none is chosen
+
+export const wide = true;
 
 export const defaults = () => ({
-  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, row: ROW,
+  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, row: -1,
 });
 
 const EXAMPLES = [
-  ["causal", "Only words before: a decoder"],
-  ["everything", "All words: an encoder"],
-  ["window(3)", "Near words on both sides"],
-  ["causal & window(4)", "Only the last four words"],
+  ["causal", "Words before (decoder)"],
+  ["everything", "All words (encoder)"],
+  ["window(3)", "Near words"],
+  ["causal & window(4)", "The last four"],
   ["causal | prefix(5)", "A beginning that all see"],
 ];
 const MORE = [
@@ -30,14 +31,12 @@ const MORE = [
 ];
 const BIASES = [
   ["none", "None"],
-  ["alibi", "ALiBi: far words count less"],
-  ["t5", "T5: a number for each distance"],
+  ["alibi", "ALiBi: far counts less"],
+  ["t5", "T5: by distance"],
   ["relative_keys", "Relative keys (Shaw)"],
 ];
 const SHARES = [0, 0.1, 0.25, 0.5, 1];
-const WHY = "In training the whole text is there at once: without the mask a word could copy the next one, which it is to predict.";
 const PACKED = "causal & segment";
-const SENTENCE = "The cat sat on the mat because it was tired and the sun was so warm".split(" ");
 
 export async function mount({ root, side, state }) {
   const known = call("masks", "words");
@@ -47,7 +46,7 @@ export async function mount({ root, side, state }) {
       h("li", {}, h("code", {}, settings.length ? `${name}(${settings.join(", ")})` : name), ` ${about}`))));
     return list;
   });
-  const group = (label, all, setting, also = () => ({})) => h("div", { class: "field examples", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(([value, name]) => {
+  const group = (label, all, setting, also = () => ({})) => h("div", { class: "field examples whole-line", role: "group", "aria-label": label }, h("span", { class: "label" }, label), all.map(([value, name]) => {
     const made = button(name, () => state.set({ [setting]: value, ...also(value) }, { step: true }), { quiet: true });
     made.dataset[setting] = value;
     return made;
@@ -62,15 +61,15 @@ export async function mount({ root, side, state }) {
     group("Masks of long texts", MORE, "mask", packed),
     text(state, "mask", { label: "Mask: combine with & and |", code: true }),
     words,
+    slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
     slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
     slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }));
   side.append(
     panel(
-      group("Who may look at whom", EXAMPLES, "mask", packed),
-      group("Bias: what distance adds to a score", BIASES, "bias"),
-      ...biasControls,
-      slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
-      others));
+      group("Who sees whom", EXAMPLES, "mask", packed),
+      group("Bias by distance", BIASES, "bias"),
+      others,
+      ...biasControls));
   root.append(pictures);
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => {
@@ -93,66 +92,102 @@ export async function mount({ root, side, state }) {
   await known;
 }
 
-/** A row as the sentence that its word sees: what is hidden is struck out, what has more attention is darker. */
-function sentenceOf(host, { found, names, word, choose }) {
-  const words = h("div", { class: "weighed" });
-  const told = h("p", { class: "note", "data-fact": "row" });
-  renewWords(words, { pieces: names.map(String), chosen: word, choose, label: "The word that looks" });
-  const weights = found.weights[word];
-  const most = Math.max(...weights);
-  [...words.querySelectorAll("button")].forEach((button, i) => {
-    const seen = found.visible[word][i];
-    button.classList.toggle("unseen-word", !seen);
-    button.style.setProperty("--weight", seen ? weights[i] / most : 0);
-    button.title = seen ? `${number(100 * weights[i], 3)} % of the attention` : "hidden by the mask";
-  });
-  const seen = weights.filter((_, i) => found.visible[word][i]);
-  const best = seen.every((weight) => Math.abs(weight - most) < 1e-4) ? `each gets ${number(100 * most, 3)} % of its attention` : `most of its attention is on “${names[weights.indexOf(most)]}”, ${number(100 * most, 3)} %`;
-  told.textContent = seen.length ? `“${names[word]}” may look at ${seen.length} of ${names.length} words: ${best}. Click any word.` : `“${names[word]}” sees nothing.`;
-  host.replaceChildren(words, told);
+/** The row of a word in numbers: its scores, what the mask does to them, its attention with the mask and without. */
+function rowOf(host, { found, word, hidden, choose }) {
+  const names = found.words;
+  const grid = h("div", { class: "masked", style: { gridTemplateColumns: `auto repeat(${names.length}, minmax(max-content, 1fr))` } });
+  const words = wordRow({ pieces: names, chosen: word, choose, label: "The word that looks" });
+  [...words.querySelectorAll("button")].forEach((button, i) => button.classList.toggle("unseen-word", hidden[word][i]));
+  const line = (title, cells) => [h("span", { class: "note" }, title), ...cells];
+  const cell = (content, { weight = 0, kind = "" } = {}) => {
+    const made = h("span", { class: kind }, content);
+    made.style.setProperty("--weight", weight);
+    return made;
+  };
+  const share = (weight) => (weight < 0.005 ? "0" : `${Math.round(100 * weight)} %`);
+  const [weights, unmasked] = [found.weights[word], found.unmasked?.[word]];
+  const most = Math.max(...weights, ...unmasked ?? []);
+  grid.append(...line("click a word", [words]));
+  if (found.scores) {
+    grid.append(...line("score", found.scores[word].map((value) => cell(value.toFixed(1).replace("-", "−")))),
+      ...line(found.added ? "mask, bias" : "mask", hidden[word].map((is, i) => cell(is ? "−∞" : `+${number(found.added?.[word][i] ?? 0, 2)}`.replace("+−", "−"), { kind: is ? "out" : "" }))));
+  }
+  grid.append(...line("with mask", weights.map((weight, i) => (hidden[word][i] ? cell("", { kind: "out" }) : cell(share(weight), { weight: weight / most, kind: "bar" })))));
+  if (unmasked) grid.append(...line("without", unmasked.map((weight, i) => cell(share(weight), { weight: weight / most, kind: hidden[word][i] ? "bar lost" : "bar" }))));
+  host.append(h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "The row of a word" }, grid));
 }
 
-/** What is added to the scores: nothing or −∞ by the mask, and the bias. */
-function addedPicture({ host, words, element }, { found, hidden, sides, names, state }) {
+/** A row in a sentence: where the word looks, and what the mask keeps from it. */
+function toldOf({ found, word, hidden, mask }) {
+  const names = found.words;
+  const weights = found.weights[word];
+  const seen = weights.filter((_, i) => !hidden[word][i]);
+  if (!seen.length) return [`“${names[word]}” sees nothing.`];
+  const most = Math.max(...weights);
+  const strong = (share) => h("strong", {}, `${number(100 * share, 3)} %`);
+  const best = names[weights.indexOf(most)];
+  const says = seen.every((weight) => Math.abs(weight - most) < 1e-4) && seen.length > 1 ? ["each gets ", strong(most), " of its attention. "] : ["most of its attention is on ", `“${best}”, `, strong(most), ". "];
+  const lost = found.unmasked?.[word].reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
+  return [`“${names[word]}” may look at ${seen.length} of ${names.length} words: `, ...says,
+    ...(lost > 0.005 ? ["Without the mask ", strong(lost), mask === "causal" ? " would go to words that are not written yet, and that it has to predict." : " would go to words that the mask hides."] : [])];
+}
+
+/** What is added to the scores: nothing or −∞ by the mask, and the bias; without a bias the scores themselves, if there are any. */
+function addedPicture({ host, words, element }, { found, hidden, sides, state }) {
   const { bias, head } = state.values;
-  element.querySelector("h3").textContent = found.added ? "Mask and bias" : "Who sees whom";
-  if (!found.added) {
+  const title = element.querySelector("h3");
+  if (found.added) {
+    title.textContent = "Mask and bias";
+    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? "The farther, the lower." : "Training learns these numbers; here they are random, to show which pairs share one."}`;
+    heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
+  } else if (found.scores) {
+    title.textContent = "Scores";
+    words.textContent = `How well each word fits the one that looks: layer ${found.head.layer}, head ${found.head.head} of ${found.head.model}.`;
+    heatMap(host, { values: found.scores, kind: "diverging", ...sides, describe: "The score of every pair of words, before the mask." });
+  } else {
+    title.textContent = "Who sees whom";
     words.textContent = "Filled: the row’s word sees the column’s. Hatched: hidden by the mask.";
     heatMap(host, {
-      values: found.visible, kind: "share", binary: true, hidden, ...sides, describe: `${names.length} queries by ${names.length} keys. ${found.sentence}`,
-      readout: (i, j, seen) => `query ${names[i]} ${seen ? "sees" : "does not see"} key ${names[j]}`,
+      values: found.visible, kind: "share", binary: true, hidden, ...sides, describe: `${hidden.length} queries by ${hidden.length} keys. ${found.sentence}`,
+      readout: (i, j, seen) => `query ${sides.rows.names[i]} ${seen ? "sees" : "does not see"} key ${sides.columns.names[j]}`,
     });
-    return;
   }
-  words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? "The farther, the lower." : "Training learns these numbers; here they are random, to show which pairs share one."}`;
-  heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
 }
 
 function drawn(host, state) {
   const added = figure("Who sees whom");
-  const left = figure("Weights that remain", "The attention if all words fit equally well, so that nothing else decides.");
-  const sentence = h("p", { class: "sentence" });
-  const numbers = h("div", {});
+  const left = figure("Attention with the mask");
+  const without = figure("Without the mask", "The same scores. Ochre: attention to what the mask hides.");
+  const told = h("p", { class: "sentence", "data-fact": "row" });
   const row = h("div", {});
-  host.append(sentence, row, h("div", { class: "columns" }, added.element, left.element), numbers);
+  const pairs = h("p", { class: "note" });
+  host.append(told, row, h("div", { class: "columns two" }, added.element, left.element, without.element), pairs);
   let found = null;
   return (answer = found) => {
     found = answer;
     const length = found.visible.length;
-    const hidden = found.visible.map((row) => row.map((seen) => !seen));
-    const spoken = !found.segments && length <= SENTENCE.length; // then words of a sentence stand for the positions
-    const names = found.positions.map((position, i) => (position < 0 ? "–" : spoken ? SENTENCE[position] : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
-    const word = Math.min(state.values.row, length - 1);
+    const hidden = found.visible.map((each) => each.map((seen) => !seen));
+    // Words of a sentence stand for the positions while there are enough.
+    const names = found.positions.map((position, i) => (position < 0 ? "–" : found.words?.[position] ?? (found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position)));
+    const chosen = state.values.row < 0 ? found.words?.indexOf(FOLLOWED) ?? 0 : state.values.row;
+    const word = Math.max(0, Math.min(chosen, length - 1));
     const choose = (to) => state.set({ row: to }, { step: true });
     const sides = { rows: { label: "query", names }, columns: { label: "key", names }, marked: { side: "row", index: word }, choose };
-    if (spoken) sentenceOf(row, { found, names, word, choose });
-    row.hidden = !spoken;
-    sentence.textContent = state.values.mask === "causal" ? `${found.sentence} ${WHY}` : found.sentence;
-    numbers.replaceChildren(facts([
-      ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
-      ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
-    ]));
-    addedPicture(added, { found, hidden, sides, names, state });
-    heatMap(left.host, { values: found.weights, kind: "sequence", shade: Math.sqrt, ticks: SHARES, hidden, ...sides, describe: "Weights when all raw scores are equal." });
+    told.hidden = !found.words;
+    const focused = row.contains(document.activeElement);
+    row.replaceChildren();
+    if (found.words) {
+      const own = { found: { ...found, words: names }, word, hidden, choose, mask: state.values.mask };
+      rowOf(row, own);
+      if (focused) row.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
+      told.replaceChildren(...toldOf(own));
+    }
+    pairs.replaceChildren(`${found.sentence} Pairs that see each other: `, h("strong", { "data-fact": "seen" }, `${number(found.seen)} of ${number(found.pairs)}`), ", ", h("span", { "data-fact": "share" }, `${number((100 * found.seen) / found.pairs, 3)} %`), ".");
+    addedPicture(added, { found, hidden, sides, state });
+    const shares = { kind: "sequence", shade: Math.sqrt, ticks: SHARES, ...sides };
+    heatMap(left.host, { ...shares, values: found.weights, hidden, describe: found.scores ? "Weights with the mask." : "Weights when all scores are equal." });
+    left.words.textContent = found.scores ? "Each row adds up to 1: what is hidden leaves its share to the others." : "The attention if all words fit equally well, so that nothing else decides.";
+    without.element.hidden = !found.unmasked;
+    if (found.unmasked) heatMap(without.host, { ...shares, values: found.unmasked, apart: hidden, describe: "Weights of the same scores without the mask." });
   };
 }

@@ -26,7 +26,7 @@ function opening({ places }) {
 }
 
 export const defaults = (studio) => ({
-  axis: "step", smooth: 0.9, logx: false, logy: false, from: 0, to: 0, part: "",
+  axis: "step", smooth: 0.9, logx: false, logy: "", from: 0, to: 0, part: "",
   score: "", target: "", sentence: -1, at: -1, sort: "", ...opening(studio),
 });
 
@@ -38,6 +38,7 @@ const PARTS = { both: "both", validation: "validation", train: "training" };
 const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it is no chance any more
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
+const FAR = 10; // between the ends of curves: from here on a linear axis would press the lowest ones together
 const FEW = 3; // runs whose ends are all told in words, and whose training is drawn beside validation
 
 const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
@@ -61,9 +62,9 @@ export function mount({ root, below, side, state, studio }) {
     panel(colours, shown, which, more("Which runs", several(state, "runs", { label: "Runs", options: names })),
       more("More figures and scales", rare, choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
         slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
-        check(state, "logx", { label: "logarithmic axis" }), check(state, "logy", { label: "logarithmic figures" }))));
+        check(state, "logx", { label: "logarithmic axis" }), choice(state, "logy", { label: "Axis of the figures", options: [["", "as the ends ask"], ["0", "linear"], ["1", "logarithmic"]] }))));
   const compared = comparison(state);
-  const history = textsOverTime(state);
+  const history = textsOverTime(state, drawing.labelOf);
   const worst = worstTexts(state);
   const lines = typedLines(state, (name) => studio.places.some((place) => place.name === name && !place.compared));
   root.append(training, drawing.body);
@@ -76,6 +77,7 @@ export function mount({ root, below, side, state, studio }) {
     const offer = (usual) => drawing.offered.filter((name) => USUAL.includes(name) === usual).map((name) => [name, figureName(name)]);
     const chosen = found.runs.filter((run) => state.values.runs.includes(run.name));
     drawing.states = chosen;
+    drawing.labels = labelsOf(chosen);
     which.fill(offer(true));
     rare.fill(offer(false));
     rare.hidden = !offer(false).length;
@@ -131,13 +133,21 @@ const partOf = ({ part, runs }) => part || (runs.length > FEW ? "validation" : "
 /** The settings of the table in which runs differ. */
 const settingsThatDiffer = (runs) => Object.keys(runs[0]?.settings ?? {}).filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1);
 
+/** What runs are called in a drawing: of many those settings in which they differ, the longest row of values first, where these tell them apart. */
+function labelsOf(runs) {
+  const count = (name) => new Set(runs.map((run) => run.settings[name])).size;
+  const differing = settingsThatDiffer(runs).sort((a, b) => count(b) - count(a));
+  const labels = runs.map(({ settings }) => differing.map((name) => `${name} ${settings[name]}`).join(", "));
+  return new Map(runs.length > FEW && new Set(labels).size === runs.length ? runs.map(({ name }, i) => [name, labels[i]]) : []);
+}
+
 const lowest = (points) => points.reduce((least, point) => (point[1] < least[1] ? point : least));
 
 /** What the losses of runs say, for who sees such curves for the first time. */
-function lossInWords(runs, axis, { offered, states, group, valueOf }) {
+function lossInWords(runs, axis, { offered, states, labelOf, group, valueOf }) {
   const read = runs.filter(({ figures: { loss } }) => loss && loss.train.length > 1 && loss.validation.length > 1);
   const at = (place) => `${axis === "step" ? "step " : ""}${number(place)}${axis === "step" ? "" : ` ${AXES[axis]}`}`;
-  if (read.length > FEW) return rankedInWords(read, group, valueOf);
+  if (read.length > FEW) return rankedInWords(read, { labelOf, group, valueOf });
   if (read.length !== 1) return read.length ? comparedInWords(read, at, new Set(states.map((run) => run.task)).size > 1) : [];
   const [{ name, figures: { loss: { train, smoothed, validation } } }] = read;
   const [first, last, best] = [validation[0], validation.at(-1), lowest(validation)];
@@ -163,17 +173,12 @@ const comparedInWords = (runs, at, differ) => [
 ];
 
 /** Of many runs the best and the worst, and the means of those that share a setting. */
-function rankedInWords(runs, group, valueOf) {
+function rankedInWords(runs, { labelOf, group, valueOf }) {
   const ends = runs.map(({ name, figures: { loss: { validation } } }) => [name, validation.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
   const [best, worst] = [ends[0], ends.at(-1)];
-  const values = [...new Set(ends.map(([name]) => valueOf(name)))];
-  const mean = (value) => {
-    const own = ends.filter(([name]) => valueOf(name) === value);
-    return own.reduce((sum, [, loss]) => sum + loss, 0) / own.length;
-  };
-  const means = values.map((value) => [value, mean(value)]).sort((a, b) => a[1] - b[1]);
-  return [`Of ${runs.length} runs ${best[0]} ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and ${worst[0]} with the highest, ${number(worst[1], 3)}.`,
-    ...(values.length > 1 && values.length < runs.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${typeof value === "number" ? number(value) : value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
+  const means = meansOf(runs, "loss", { part: "validation", group, valueOf }).map(({ value, points }) => [value, points.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
+  return [`Of ${runs.length} runs ${labelOf(best[0])} ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and ${labelOf(worst[0])} with the highest, ${number(worst[1], 3)}.`,
+    ...(means.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
 }
 
 /** What is odd in a chart and has a reason. */
@@ -208,7 +213,7 @@ function curvesOf(state) {
   body.append(h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
-    body, offered: [], states: [],
+    body, offered: [], states: [], labels: new Map(), labelOf: (name) => part.labels.get(name) ?? name,
     draw() {
       zoomed.disabled = !stretch();
       if (!answer) return;
@@ -222,17 +227,18 @@ function curvesOf(state) {
       });
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
       for (const name of shown) {
-        const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf });
+        const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
+        const log = logy === "" ? isFarApart(lines) : logy === "1";
         places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
           series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
-          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? figureName(name) : "", log: logy },
+          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? `${figureName(name)}${log ? ", logarithmic" : ""}` : "", log },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
         });
       }
-      const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
+      const order = answer.runs.map((run) => part.labelOf(run.name)).flatMap((name) => [name, `${name}, smoothed`, `${name}, validation`]);
       const validated = (name) => seen.has(`${name}, validation`);
       legend.hidden = partOf(state.values) !== "both"; // each chart names its lines itself, at their ends where there is room
       legend.replaceChildren(legendOf(order.filter((name) => seen.has(name) && !(answer.runs.length > 1 && seen.has(`${name}, smoothed`))).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
@@ -253,30 +259,39 @@ function curvesOf(state) {
   return part;
 }
 
-/** The lines of runs in a chart; by a setting those of one value share a colour, and their mean stands out. */
-function linesOf(runs, name, { part, group, valueOf }) {
-  const values = [...new Set(runs.map((run) => valueOf(run.name)))];
-  const grouped = values.length > 1 && values.length < runs.length;
-  const colourOf = (run) => (grouped ? values.indexOf(valueOf(run.name)) : runs.indexOf(run));
-  const own = runs.flatMap((run) => seriesOf(run, name, { colour: colourOf(run), alone: runs.length === 1, part, pale: grouped }));
-  return grouped ? [...own, ...values.map((value, i) => meanOf(runs.filter((run) => valueOf(run.name) === value), name, { part, colour: i, title: `${group} ${typeof value === "number" ? number(value) : value}` }))] : own;
+/** Whether the ends of lines are so far apart that a linear axis would hide the lower ones. */
+function isFarApart(lines) {
+  const drawn = lines.filter(({ points }) => points.length);
+  const ends = drawn.map(({ points }) => points.at(-1)[1]);
+  return drawn.every(({ points }) => points.every(([, y]) => y > 0)) && Math.max(...ends) >= FAR * Math.min(...ends);
 }
 
-/** The mean of runs, at the places that all of them have. */
-function meanOf(runs, name, { part, colour: index, title }) {
-  const curves = runs.map((run) => (part === "train" ? run.figures[name]?.smoothed : run.figures[name]?.validation) ?? []);
-  const [first, ...others] = curves.map((points) => new Map(points));
-  const points = [...first].filter(([x]) => others.every((each) => each.has(x))).map(([x, y]) => [x, others.reduce((sum, each) => sum + each.get(x), y) / curves.length]);
-  return { name: title, colour: index, points };
+/** The lines of runs in a chart; by a setting those of one value share a colour, and their mean stands out. */
+function linesOf(runs, name, { part, group, valueOf, labelOf }) {
+  const means = meansOf(runs, name, { part, group, valueOf });
+  const colourOf = (run) => (means.length ? means.findIndex(({ value }) => value === valueOf(run.name)) : runs.indexOf(run));
+  return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0 })), ...means];
+}
+
+/** For each value of a setting the mean of its runs, at the places that all of them have; none where it groups no runs. */
+function meansOf(runs, name, { part, group, valueOf }) {
+  const values = [...new Set(runs.map((run) => valueOf(run.name)))];
+  if (values.length < 2 || values.length === runs.length) return [];
+  return values.map((value, index) => {
+    const curves = runs.filter((run) => valueOf(run.name) === value).map(({ figures }) => (part === "train" ? figures[name]?.smoothed : figures[name]?.validation) ?? []);
+    const [first, ...others] = curves.map((points) => new Map(points));
+    const points = [...first].filter(([x]) => others.every((each) => each.has(x))).map(([x, y]) => [x, others.reduce((sum, each) => sum + each.get(x), y) / curves.length]);
+    return { value, name: `${group} ${value}`, colour: index, points };
+  });
 }
 
 /** The lines of a run; of several the smoothed ones alone, as those behind would cover each other. */
-function seriesOf(run, name, { colour: index, alone, part, pale }) {
+function seriesOf(run, name, { title: named, colour: index, alone, part, pale }) {
   const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
-  if (part !== "both") return [{ name: run.name, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
+  if (part !== "both") return [{ name: named, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
   return [
-    { name: run.name, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
-    { name: `${run.name}, smoothed`, colour: index, points: smoothed, faint: pale },
-    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
+    { name: named, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
+    { name: `${named}, smoothed`, colour: index, points: smoothed, faint: pale },
+    { name: `${named}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
   ];
 }
