@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.apps.studio.pages.masks_page import DrawRequest, draw
+from heedful.apps.studio.page import NoSettings
+from heedful.apps.studio.pages.masks_page import DrawRequest, draw, read_sentence
 from heedful.apps.studio.workspace import Workspace
 from heedful.nn.positions import Rotary
 from heedful.nn.spec import RotarySpec
@@ -356,29 +357,30 @@ def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: A
 
 
 @pytest.mark.parametrize("bias", ["alibi", "t5", "relative_keys"])
-def test_a_bias_is_added_to_the_scores_of_the_head(bias: str) -> None:
+def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> None:
+    sight.open(f"masks?bias={bias}")
     workspace = Workspace([models_at_hand()["english"].path])
-    found = draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)
-    scores = np.array(found["scores"]) + np.array(found["added"])
-    powers = np.tril(np.exp(scores))  # what is hidden has no bias
-    assert np.allclose(found["weights"], powers / powers.sum(-1, keepdims=True), atol=1e-4)
-    assert np.allclose(np.sum(found["unmasked"], -1), 1, atol=1e-4)
+    scores = np.array(read_sentence(NoSettings(), workspace)["scores"])[:16, :16]
+    added = np.array(draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)["added"])
+    row = read_sentence(NoSettings(), workspace)["words"].index("it")
+    powers = np.exp((scores + added)[row, : row + 1])
+    assert f"{sight.shown(100 * (powers / powers.sum()).max(), 3)} %" in sight.fact("row")
 
 
 def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> None:
     page = sight.open("masks")
     assert sight.violations(axe) == []
-    asked = DrawRequest(mask="causal")
-    found = draw(asked, Workspace([models_at_hand()["english"].path]))
-    scores, row = np.array(found["scores"]), found["words"].index("it")
-    for key, seen in (("weights", np.tril(np.ones_like(scores))), ("unmasked", 1)):
-        powers = np.exp(scores) * seen
-        assert np.allclose(found[key], powers / powers.sum(-1, keepdims=True), atol=1e-4)
-    own = np.array(found["unmasked"][row])
+    found = read_sentence(NoSettings(), Workspace([models_at_hand()["english"].path]))
+    length = DrawRequest().length
+    words, scores = found["words"][:length], np.array(found["scores"])[:length, :length]
+    row = words.index("it")
+    seen, own = (np.exp(scores[row]) * sees for sees in (np.arange(length) <= row, 1))
+    seen, own = seen / seen.sum(), own / own.sum()
     told = sight.fact("row")
-    assert f"on “cat”, {sight.shown(100 * max(found['weights'][row]), 3)} %" in told
+    assert words[seen.argmax()] == "cat"
+    assert f"on “cat”, {sight.shown(100 * seen.max(), 3)} %" in told
     assert f"Without the mask {sight.shown(100 * own[row + 1 :].sum(), 3)} % would go" in told
-    assert page.locator(".masked .lost").count() == len(found["words"]) - row - 1
+    assert page.locator(".masked .lost").count() == length - row - 1
     page.get_by_role("button", name="All words (encoder)").click()
     sight.idle()
     assert page.locator(".masked .lost").count() == 0

@@ -6,12 +6,10 @@ can be drawn. The scores are those of a head of a language model at hand, which 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from heedful.apps.studio.page import NoSettings, attentions_of, call, round_digits, subject_of
 from heedful.apps.studio.workspace import Workspace
@@ -19,7 +17,6 @@ from heedful.config import Config
 from heedful.inspect.readings import read, tensors
 from heedful.inspect.subject import capture
 from heedful.nn.attention.attend import attention_weights, make_request
-from heedful.nn.attention.masks import Everything
 from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
 from heedful.nn.mixer import build_bias
@@ -55,45 +52,20 @@ class DrawRequest(Config):
         return self
 
 
-class _KnownScores(Bias):
-    """The scores of a head, [Lq, Lk], as a term for every head; 0 without any."""
-
-    def __init__(self, scores: Tensor | None) -> None:
-        super().__init__()
-        self.scores = scores
-
-    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
-        """Return the scores, [1, H, Lq, Lk]."""
-        batch, heads, length, _ = query.shape
-        if self.scores is None:
-            return query.new_zeros(batch, heads, length, keys.shape[-2])
-        return self.scores.expand(batch, heads, -1, -1)
-
-
 @call(DrawRequest)
 def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return visible pairs, the bias, scores before the mask, and weights with it and without.
-
-    Scores are those of a head that reads `SENTENCE`, and all 0 (None) without the model, for
-    packed texts, and for more tokens than the sentence has.
-    """
+    """Return visible pairs, the bias, and the attention weights for dot products of 0."""
     mask = parse_mask(request.mask)
     positions = _positions(request)
     bias = _bias(request)
-    known, pieces = _head_scores(workspace) or (None, SENTENCE.split())
-    spoken = request.segments == 1 and request.length <= len(pieces)
-    scores = known[: request.length, : request.length] if spoken and known is not None else None
     source = torch.Generator().manual_seed(_SEED)
     query = torch.randn((1, request.heads, request.length, HEAD_WIDTH), generator=source)
-    zeros = torch.zeros_like(query)  # with keys of zeros every product of query and key is 0
+    zeros = torch.zeros_like(query)  # with keys of zeros every raw score is 0
     visible = positions.visible(mask)[0, 0]
-    terms = [_KnownScores(scores), *([bias] if bias else [])]
     head = request.head - 1
     with torch.inference_mode():
-        inputs = make_request(query, zeros, zeros, positions, mask, terms)
+        inputs = make_request(query, zeros, zeros, positions, mask, [bias] if bias else [])
         weights = attention_weights(inputs, heads=[head])[0, 0]
-        everything = replace(inputs, mask=Everything())
-        unmasked = attention_weights(everything, heads=[head])[0, 0]
         added = None if bias is None else bias(query * inputs.scale, zeros, positions)[0, head]
     return {
         "visible": visible.int().tolist(),
@@ -101,12 +73,8 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         "pairs": request.length**2,
         "sentence": f"A query sees {mask.describe()}.",
         "bounds": _stretches(visible[-1].tolist()),
-        "words": pieces[: request.length] if spoken else None,
-        "head": None if scores is None else {"model": MODEL, "layer": LAYER + 1, "head": HEAD + 1},
-        "scores": None if scores is None else round_digits(scores),
         "weights": round_digits(weights),
-        "unmasked": None if scores is None else round_digits(unmasked),
-        "added": None if added is None else round_digits(added.masked_fill(~visible, 0.0)),
+        "added": None if added is None else round_digits(added),
         "positions": positions.query[0].tolist(),
         "segments": None
         if positions.query_segment is None
@@ -135,31 +103,29 @@ def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _head_scores(workspace: Workspace) -> tuple[Tensor, list[str]] | None:
-    """Return the scores of a head for all pairs of tokens, [L, L], and the tokens; None without it.
+@call(name="head")
+def read_sentence(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the tokens of `SENTENCE` and the scores of a head for all pairs; None without it.
 
     A causal model computes the same vectors with and without the words that follow, so the scores
     of a part of the sentence are a part of these.
     """
     place = workspace.places.get(MODEL)
     if place is None or not place.is_at_hand or place.kind() != "causal_lm":
-        return None
-
-    def compute() -> tuple[Tensor, list[str]]:
-        subject = subject_of(MODEL, workspace)
-        reading = read(subject, SENTENCE)
-        address, sublayer = [*attentions_of(subject, "decoder")[1].items()][LAYER]
-        addresses = [f"{address}.query", f"{address}.key"]
-        found = capture(subject.model, tensors(subject, [reading]), addresses)
-        query, key = (torch.from_numpy(found[each])[0, HEAD] for each in addresses)
-        tokens = reading.tokens("decoder")
-        pieces = [
-            "start" if special else piece.strip("\u2581")
-            for piece, special in zip(tokens.pieces, tokens.special, strict=True)
-        ]
-        return sublayer.module.scale * query @ key.mT, pieces
-
-    return workspace.recent.get(("masks", place.load().version), compute)
+        return {"words": SENTENCE.split(), "model": None, "scores": None}
+    subject = subject_of(MODEL, workspace)
+    reading = read(subject, SENTENCE)
+    address, sublayer = [*attentions_of(subject, "decoder")[1].items()][LAYER]
+    addresses = [f"{address}.query", f"{address}.key"]
+    found = capture(subject.model, tensors(subject, [reading]), addresses)
+    query, key = (torch.from_numpy(found[each])[0, HEAD] for each in addresses)
+    tokens = reading.tokens("decoder")
+    words = [
+        "start" if special else piece.strip("\u2581")
+        for piece, special in zip(tokens.pieces, tokens.special, strict=True)
+    ]
+    scores = round_digits(sublayer.module.scale * query @ key.mT)
+    return {"words": words, "model": MODEL, "layer": LAYER + 1, "head": HEAD + 1, "scores": scores}
 
 
 def _positions(request: DrawRequest) -> Positions:

@@ -57,7 +57,7 @@ export async function draw(request) {
   const visible = table((i, j) => Number(positions[i] !== NOTHING && positions[j] !== NOTHING
     && sees(mask, positions[i], positions[j], segments === 1 || segment[i] === segment[j])));
   const bias = biasOf(settings, positions);
-  const added = bias && table((i, j) => (visible[i][j] ? bias(i, j) : 0));
+  const added = bias && table(bias);
   const weights = visible.map((row, i) => {
     const scores = row.map((seen, j) => (seen ? added?.[i][j] ?? 0 : -Infinity));
     const normalizer = logSumExp(scores);

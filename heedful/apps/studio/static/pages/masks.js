@@ -72,9 +72,10 @@ export async function mount({ root, side, state }) {
       ...biasControls));
   root.append(pictures);
   const show = drawn(pictures, state);
-  const ask = live(root, (signal) => {
+  const reading = call("masks", "head");
+  const ask = live(root, async (signal) => {
     const { row, ...asked } = state.values;
-    return call("masks", "draw", asked, signal);
+    return attending(await call("masks", "draw", asked, signal), await reading);
   }, show);
   const arrange = ({ mask, bias }) => {
     for (const each of side.querySelectorAll("[data-mask], [data-bias]")) each.setAttribute("aria-pressed", String(each.dataset.mask === mask || each.dataset.bias === bias));
@@ -90,6 +91,26 @@ export async function mount({ root, side, state }) {
   arrange(state.values);
   ask();
   await known;
+}
+
+/** The attention of a head at work, with the mask and without, if its sentence has as many tokens as are drawn. */
+function attending(found, { words, scores, ...head }) {
+  const length = found.visible.length;
+  if (found.segments || length > words.length) return found;
+  const known = { ...found, words: words.slice(0, length) };
+  if (!scores) return known;
+  const own = scores.slice(0, length).map((row) => row.slice(0, length));
+  const weights = (sees) => own.map((row, i) => softmax(row.map((score, j) => (sees(i, j) ? score + (found.added?.[i][j] ?? 0) : -Infinity))));
+  const real = (i) => found.positions[i] >= 0; // padding is hidden from all, with a mask and without
+  return { ...known, head, scores: own, weights: weights((i, j) => found.visible[i][j]), unmasked: weights((i, j) => real(i) && real(j)) };
+}
+
+function softmax(scores) {
+  const most = Math.max(...scores);
+  if (most === -Infinity) return scores.map(() => 0);
+  const powers = scores.map((score) => Math.exp(score - most));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((power) => power / sum);
 }
 
 /** The row of a word in numbers: its scores, what the mask does to them, its attention with the mask and without. */
