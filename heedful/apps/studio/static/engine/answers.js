@@ -2,7 +2,9 @@
 
 import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
+import { contexts } from "./contexts_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
+import { labels } from "./labels_answers.js";
 import { passOf } from "./passes.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
@@ -20,8 +22,8 @@ function tokens(model, { text: written }) {
 }
 
 const PAGES = {
-  attention: { influence, neurons, overview, show },
-  block: { flow, stream },
+  attention: { influence, labels, neurons, overview, show },
+  block: { contexts, flow, stream },
   decoding: { beam, greedy, step },
   everywhere: { image: entering, text: tokens },
   image: { erase, look },

@@ -2,6 +2,9 @@
 
 const DIGITS = 6; // significant digits: a float32 has 7, and charts need fewer
 
+/** A whole number with a comma after each three digits, as Python's `:,` writes it. */
+export const thousands = (number) => number.toLocaleString("en-US");
+
 /** A number with so many digits after the point. */
 export const rounded = (number, digits) => Number(number.toFixed(digits));
 
