@@ -6,6 +6,7 @@ import { contexts } from "./contexts_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { labels } from "./labels_answers.js";
 import { passOf } from "./passes.js";
+import { complete, ofRecords, weights } from "./records_answers.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
@@ -25,7 +26,7 @@ const PAGES = {
   attention: { influence, labels, neurons, overview, show },
   block: { contexts, flow, stream },
   decoding: { beam, greedy, step },
-  everywhere: { image: entering, text: tokens },
+  everywhere: { complete, image: entering, text: tokens, weights },
   image: { erase, look },
   steps: { follow },
   tour: { walk },
@@ -33,6 +34,7 @@ const PAGES = {
 };
 const OF_TRANSLATORS = [alternatives, text];
 const OF_IMAGES = [entering, erase, look];
+const OF_RECORDS = [complete, weights];
 /** What needs no model. */
 const BARE = { steps: { attend } };
 
@@ -48,6 +50,7 @@ const BARE = { steps: { attend } };
 export async function answer(page, name, body, model) {
   if (!model) return BARE[page]?.[name]?.(body);
   const call = PAGES[page]?.[name];
-  if (!call || (OF_TRANSLATORS.includes(call) && !model.translates) || OF_IMAGES.includes(call) !== model instanceof VisionModel) return undefined;
+  if (!call || (OF_TRANSLATORS.includes(call) && !model.translates)) return undefined;
+  if (OF_IMAGES.includes(call) !== model instanceof VisionModel || OF_RECORDS.includes(call) !== ofRecords(model)) return undefined;
   return call(model, body);
 }
