@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import re
 import shutil
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from heedful.apps.studio.app import STATIC
 from heedful.apps.studio.export.recording import record, request_key, requests_of, rounded
@@ -210,8 +214,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     if "en-de" not in models_at_hand():
         pytest.skip("en-de is not at hand")
     folder = tmp_path_factory.mktemp("site") / "a folder"
-    models = Workspace([models_at_hand()[name].path for name in ("en-de", "digits")])
-    export_site(models, folder, [*PAGES, "image", "steps"])
+    models = Workspace([models_at_hand()[name].path for name in ("en-de", "digits", "coin-player")])
+    export_site(models, folder, [*PAGES, "image", "steps", "everywhere"])
     return folder.as_uri()
 
 
@@ -283,6 +287,43 @@ def test_a_digit_that_is_drawn_is_read_by_the_model_in_the_page(
     wait_for(opened, "document.querySelector('[data-fact=erased]') !== null")
     assert opened.value("document.querySelector('[data-fact=label]').textContent") == "7"
     assert opened.value(PROBLEMS) == ""
+
+
+def test_a_file_that_is_uploaded_is_read_by_the_model_in_the_page(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    rows = np.zeros((80, 70), np.uint8)
+    rows[14:20, 18:52] = 255
+    for down in range(50):
+        rows[14 + down, 46 - down // 2 : 52 - down // 2] = 255
+    file = io.BytesIO()
+    Image.fromarray(rows).save(file, "PNG")
+    opened.open(f"{site}/image.html")
+    opened.value(
+        f"""(() => {{
+          const letters = atob("{base64.b64encode(file.getvalue()).decode()}");
+          const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+          const chosen = new DataTransfer();
+          chosen.items.add(new File([bytes], "seven.png", {{ type: "image/png" }}));
+          const input = document.querySelector("#file");
+          input.files = chosen.files;
+          input.dispatchEvent(new Event("change"));
+        }})()"""
+    )
+    wait_for(opened, "document.querySelector('[data-fact=label]').textContent === '7'")
+    wait_for(opened, "document.querySelector('[aria-busy=true]') === null")
+    assert opened.value(PROBLEMS) == ""
+
+
+def test_an_episode_that_is_not_recorded_is_played_in_the_page(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    opened.open(f"{site}/everywhere.html?records=coin-player&seed=4711&layer=2&head=3")
+    assert opened.value(PROBLEMS) == ""
+    words = opened.value(
+        "[...document.querySelectorAll('.samples')].map((each) => each.innerText).join()"
+    )
+    assert "Layer 2 of 3, head 3" in words
 
 
 def test_numbers_that_are_typed_attend_in_the_page(opened: Firefox | Chromium, site: str) -> None:

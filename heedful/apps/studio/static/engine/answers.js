@@ -10,6 +10,7 @@ import { complete, ofRecords, weights } from "./records_answers.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
+import { rowsOf } from "./uploads.js";
 import { entering, erase, look, VisionModel, vectorsOf } from "./vision.js";
 import { again, inside, why } from "./why_answers.js";
 
@@ -52,5 +53,7 @@ export async function answer(page, name, body, model) {
   const call = PAGES[page]?.[name];
   if (!call || (OF_TRANSLATORS.includes(call) && !model.translates)) return undefined;
   if (OF_IMAGES.includes(call) !== model instanceof VisionModel || OF_RECORDS.includes(call) !== ofRecords(model)) return undefined;
-  return call(model, body);
+  if (!OF_IMAGES.includes(call) || !body.upload) return call(model, body);
+  const drawing = await rowsOf(model, body.upload);
+  return drawing && call(model, { ...body, drawing });
 }

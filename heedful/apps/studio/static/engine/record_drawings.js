@@ -1,7 +1,7 @@
 // Samples of models of records in forms of their own: pixels, notes, coins, values of a series.
 
 import { Coins } from "./coins.js";
-import { base64 } from "./forms.js";
+import { base64, halfToEven } from "./forms.js";
 
 const EIGHTH = 0.3; // seconds of a moment of music
 const QUANTILES = { low: 0.1, median: 0.5, high: 0.9 };
@@ -45,7 +45,7 @@ const FORMS = {
     const { last } = tokenizer;
     const found = tokenizer.codes(ids, last);
     const shades = new Uint8Array(last.count);
-    found.forEach(([, code], place) => { shades[place] = nearest((255 * code) / (last.size - 1)); });
+    found.forEach(([, code], place) => { shades[place] = halfToEven((255 * code) / (last.size - 1)); });
     const places = Array.from(shades, (_, place) => (found[place] ? [found[place][0]] : []));
     return patched(last.shape[0], 1, 1, shades, places, places.map((each) => each.length > 0));
   },
@@ -80,20 +80,14 @@ const FORMS = {
     const found = tokenizer.codes(ids, last);
     const columns = futures && futures[0].map((_, i) => futures.map((future) => valueOf(future[i] - last.start)).sort((a, b) => a - b));
     return {
-      values: found.map(([, code]) => nearest(valueOf(code), 4)),
+      values: found.map(([, code]) => halfToEven(valueOf(code), 4)),
       places: found.map(([at]) => [at]),
       from: kept,
       length: context + horizon,
-      ...(columns && Object.fromEntries(Object.entries(QUANTILES).map(([name, share]) => [name, columns.map((values) => nearest(quantile(values, share), 4))]))),
+      ...(columns && Object.fromEntries(Object.entries(QUANTILES).map(([name, share]) => [name, columns.map((values) => halfToEven(quantile(values, share), 4))]))),
     };
   },
 };
-
-/** A number with so many digits after the point; of two that are equally near, the even one, as by NumPy. */
-function nearest(number, digits = 0) {
-  const large = number * 10 ** digits;
-  return (Math.abs(large % 1) === 0.5 ? 2 * Math.round(large / 2) : Math.round(large)) / 10 ** digits;
-}
 
 /** The value below which a share of ascending ones lies, on straight lines between them. */
 function quantile(values, share) {
