@@ -37,7 +37,7 @@ from tests.apps.studio.firefox import READY, Firefox, window
 
 IN_PAGE = {
     "attention": {"influence", "neurons", "overview", "show"},
-    "block": {"flow", "stream"},
+    "block": {"contexts", "flow", "stream"},
     "decoding": {"beam", "greedy", "step"},
     "everywhere": {"image", "text"},
     "image": {"erase", "look"},
