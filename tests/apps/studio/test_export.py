@@ -137,6 +137,26 @@ def test_a_request_is_answered_for_each_model_of_its_kind_and_each_example() -> 
     assert {body["model"] for body in asked if not body["model"].startswith("english")} == {"en-de"}
 
 
+def test_every_head_of_a_model_that_runs_in_no_page_is_recorded() -> None:
+    if "room-actor" not in models_at_hand():
+        pytest.skip("room-actor is not at hand")
+    workspace = Workspace([models_at_hand()["room-actor"].path])
+    asked = [
+        body
+        for name, body in requests_of("everywhere", workspace)
+        if name == "weights" and body["model"] == "room-actor"
+    ]
+    heads: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for body in asked:
+        record = heads.setdefault((body["record"], body["token"]), set())
+        record.add((body["layer"], body["head"]))
+    every = {(layer, head) for layer in range(-1, 3) for head in range(-1, 6)}
+    # Of each step of an episode; where one comes back to a cell, the record is the same.
+    assert sum(each == every for each in heads.values()) > len(
+        workspace.place("room-actor").plain()["examples"]
+    )
+
+
 def test_what_a_page_refuses_is_recorded_as_refused() -> None:
     masks = next(page for page in PAGES_OF_STUDIO if page.name == "masks")
     found = record(masks, Workspace([]))
@@ -392,7 +412,7 @@ def test_a_model_in_a_thread_refuses_in_words(opened: Firefox | Chromium, site: 
 def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
     folder = Path(unquote(urlsplit(site).path))
     found = {file.name for file in (folder / "previews").iterdir()}
-    assert found == {preview_of(name) for name in ("", *PAGES, "image", "steps")}
+    assert found == {preview_of(name) for name in ("", *PAGES, "image", "steps", "everywhere")}
 
 
 def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, site: str) -> None:

@@ -152,9 +152,11 @@ def test_a_word_in_several_sentences_is_that_of_the_page(
             np.testing.assert_allclose(same, others[:, axis], rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize("lines", [2, 17, 3])
+@pytest.mark.parametrize(
+    ("word", "lines"), [(" its", 2), ("it", 17), (" its", 3), ("it's", 4), ("it's\"", 4)]
+)
 def test_sentences_without_the_word_are_refused(
-    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, lines: int
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, word: str, lines: int
 ) -> None:
-    body = {"word": " its", "text": "It is it.\n" * lines}
+    body = {"word": word, "text": "It is it.\n" * lines}
     check_answer(engine, paths, workspace_of, "block/contexts", "english", body)

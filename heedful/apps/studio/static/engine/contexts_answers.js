@@ -8,15 +8,18 @@ import { passOf } from "./passes.js";
 import { Refusal } from "./refusal.js";
 
 const MOST_CONTEXTS = 16;
+const LONGEST_WORD = 40;
 const ROUNDS = 60; // of rotations, of which 16 rows need about 8
 const PUNCTUATION = new Set(" .,;:!?\"'()“”");
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 const products = (rows) => rows.map((a) => rows.map((b) => dot(a, b)));
+const quoted = (word) => (word.includes("'") && !word.includes('"') ? `"${word}"` : `'${word.replaceAll("'", "\\'")}'`); // as Python quotes
 const significantRows = (rows) => rows.map((row) => row.map(significant));
 
-/** The vectors of a word after each block, in several sentences, as points of a plane. */
+/** The vectors of a word after each block, in several sentences, as points of a plane; undefined for what is no word. */
 export function contexts(model, { text, word }) {
+  if (!word || [...word].length > LONGEST_WORD) return undefined;
   const lines = splitLines(text).map(strip).filter(Boolean);
   if (lines.length < 3 || lines.length > MOST_CONTEXTS) {
     throw new Refusal({ what: `There are ${lines.length} sentences; 3 to ${MOST_CONTEXTS} can be compared`, where: "text", remedy: "Type as many, a line each" });
@@ -44,7 +47,7 @@ function wordVectors(model, sentence, word) {
   const { words, wordOf } = tokenWords(model.source, places.map((place) => ids[place]), sentence);
   const wanted = words.findIndex((each) => bare(each) === strip(word).toLowerCase());
   if (wanted < 0) {
-    throw new Refusal({ what: `The sentence has no word '${strip(word)}'`, where: sentence, remedy: "Write it in each sentence as it is above" });
+    throw new Refusal({ what: `The sentence has no word ${quoted(strip(word))}`, where: sentence, remedy: "Write it in each sentence as it is above" });
   }
   const rows = places.filter((_, i) => wordOf[i] === wanted);
   const after = stack.blocks.map((block, number) => `${number}.${block.at(-1).address}.stream`);
