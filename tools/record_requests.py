@@ -29,15 +29,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from heedful.apps.sockets import address_of, listen
 from heedful.apps.studio.app import build_app
 from heedful.apps.studio.course import read_course
-from heedful.apps.studio.export.recording import EACH_EXAMPLE, FIRST_EXAMPLE, REQUESTS
+from heedful.apps.studio.export.recording import (
+    EACH_EXAMPLE,
+    EACH_HEAD,
+    FIRST_EXAMPLE,
+    REQUESTS,
+)
+from heedful.apps.studio.export.site import runs_in_page
 from heedful.apps.studio.pages import PAGES
+from heedful.apps.studio.spoken_words import WORDS
 from heedful.apps.studio.workspace import Workspace, compared_runs
 from heedful.pretrained.catalogue import models_at_hand
 from tests.apps.studio.firefox import READY, Firefox, window
 
 IN_PAGE = {
     "attention": {"influence", "neurons", "overview", "show"},
-    "block": {"flow", "stream"},
+    "block": {"contexts", "flow", "stream"},
     "decoding": {"beam", "greedy", "step"},
     "everywhere": {"image", "text"},
     "image": {"erase", "look"},
@@ -56,10 +63,14 @@ BY_FORMULA = {
 """Calls that are answered there without a model, if they name none."""
 NOT_RECORDED = {"train", "stop", "picture"}
 """Calls that change something, or write a file."""
+PRESSED = [["everywhere", "spoken", {"word": word}] for word in WORDS]
+"""What buttons ask for that are no examples."""
 STOPS = 9
 """Maximum number of stops of a slider that are recorded."""
 TEXTS = ("translator", "causal_lm", "encoder")
 PATIENCE = 60.0
+TEMPERATURE = 0.8
+"""Temperature at which the page of samples opens."""
 
 FOLDS = """document.querySelectorAll("main details.chapter-fold")
   .forEach((each) => { each.open = true; })"""
@@ -162,9 +173,42 @@ def main() -> None:
         for look in (PageRequests.open_states, PageRequests.use_controls):
             for name, requests in found.items():
                 look(requests, firefox, home + name)
-                listed[name] = list(requests.found.values())
+                others = [*PRESSED, *of_records(workspace)] if name == "everywhere" else []
+                listed[name] = merged([*requests.found.values(), *others])
                 print(f"{name}: {len(listed[name])} requests", flush=True)
                 write(listed)
+
+
+def of_records(workspace: Workspace) -> list[Any]:
+    """Return the requests about each sample of the models of records that run in no page.
+
+    A sample's record is what the model wrote, so it is asked for what it writes.
+    """
+    page = next(each for each in PAGES if each.name == "everywhere")
+    complete = page.calls["complete"]
+    requests: list[Any] = []
+    for place in workspace.places.values():
+        if place.kind() != "records" or runs_in_page(place):
+            continue
+        for example in place.plain()["examples"]:
+            body = {"model": place.name, "record": example["text"], "keep": None}
+            body |= {"temperature": TEMPERATURE, "seed": 1}
+            requests.append(["everywhere", "complete", body])
+            found = complete.answer(complete.request.parse(body), workspace)
+            for sample in found["samples"]:
+                # The token at which the page opens: in the middle of what the model wrote.
+                count, step = len(sample["tokens"]), found["step"]
+                first = sample["kept"] if sample["kept"] < count else 0
+                middle = first + (count - first) // step // 2 * step + step // 2
+                asked = {"model": place.name, "record": sample["record"]}
+                asked |= {"token": min(count - 1, middle), "layer": EACH_HEAD, "head": EACH_HEAD}
+                requests.append(["everywhere", "weights", asked])
+    return requests
+
+
+def merged(requests: list[Any]) -> list[Any]:
+    """Return requests without those that are there already."""
+    return list({json.dumps(each, sort_keys=True): each for each in requests}.values())
 
 
 def write(listed: dict[str, list[Any]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import re
 import shutil
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from heedful.apps.studio.app import STATIC
 from heedful.apps.studio.export.recording import record, request_key, requests_of, rounded
@@ -133,6 +137,26 @@ def test_a_request_is_answered_for_each_model_of_its_kind_and_each_example() -> 
     assert {body["model"] for body in asked if not body["model"].startswith("english")} == {"en-de"}
 
 
+def test_every_head_of_a_model_that_runs_in_no_page_is_recorded() -> None:
+    if "room-actor" not in models_at_hand():
+        pytest.skip("room-actor is not at hand")
+    workspace = Workspace([models_at_hand()["room-actor"].path])
+    asked = [
+        body
+        for name, body in requests_of("everywhere", workspace)
+        if name == "weights" and body["model"] == "room-actor"
+    ]
+    heads: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for body in asked:
+        record = heads.setdefault((body["record"], body["token"]), set())
+        record.add((body["layer"], body["head"]))
+    every = {(layer, head) for layer in range(-1, 3) for head in range(-1, 6)}
+    # Of each step of an episode; where one comes back to a cell, the record is the same.
+    assert sum(each == every for each in heads.values()) > len(
+        workspace.place("room-actor").plain()["examples"]
+    )
+
+
 def test_what_a_page_refuses_is_recorded_as_refused() -> None:
     masks = next(page for page in PAGES_OF_STUDIO if page.name == "masks")
     found = record(masks, Workspace([]))
@@ -210,8 +234,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     if "en-de" not in models_at_hand():
         pytest.skip("en-de is not at hand")
     folder = tmp_path_factory.mktemp("site") / "a folder"
-    models = Workspace([models_at_hand()[name].path for name in ("en-de", "digits")])
-    export_site(models, folder, [*PAGES, "image", "steps"])
+    models = Workspace([models_at_hand()[name].path for name in ("en-de", "digits", "coin-player")])
+    export_site(models, folder, [*PAGES, "image", "steps", "everywhere"])
     return folder.as_uri()
 
 
@@ -285,6 +309,43 @@ def test_a_digit_that_is_drawn_is_read_by_the_model_in_the_page(
     assert opened.value(PROBLEMS) == ""
 
 
+def test_a_file_that_is_uploaded_is_read_by_the_model_in_the_page(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    rows = np.zeros((80, 70), np.uint8)
+    rows[14:20, 18:52] = 255
+    for down in range(50):
+        rows[14 + down, 46 - down // 2 : 52 - down // 2] = 255
+    file = io.BytesIO()
+    Image.fromarray(rows).save(file, "PNG")
+    opened.open(f"{site}/image.html")
+    opened.value(
+        f"""(() => {{
+          const letters = atob("{base64.b64encode(file.getvalue()).decode()}");
+          const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+          const chosen = new DataTransfer();
+          chosen.items.add(new File([bytes], "seven.png", {{ type: "image/png" }}));
+          const input = document.querySelector("#file");
+          input.files = chosen.files;
+          input.dispatchEvent(new Event("change"));
+        }})()"""
+    )
+    wait_for(opened, "document.querySelector('[data-fact=label]').textContent === '7'")
+    wait_for(opened, "document.querySelector('[aria-busy=true]') === null")
+    assert opened.value(PROBLEMS) == ""
+
+
+def test_an_episode_that_is_not_recorded_is_played_in_the_page(
+    opened: Firefox | Chromium, site: str
+) -> None:
+    opened.open(f"{site}/everywhere.html?records=coin-player&seed=4711&layer=2&head=3")
+    assert opened.value(PROBLEMS) == ""
+    words = opened.value(
+        "[...document.querySelectorAll('.samples')].map((each) => each.innerText).join()"
+    )
+    assert "Layer 2 of 3, head 3" in words
+
+
 def test_numbers_that_are_typed_attend_in_the_page(opened: Firefox | Chromium, site: str) -> None:
     opened.open(f"{site}/steps.html?stage=6&q=1+0&k=1+0%0A0+1&v=33%0A55&scale=0")
     assert opened.value(PROBLEMS) == ""
@@ -351,7 +412,7 @@ def test_a_model_in_a_thread_refuses_in_words(opened: Firefox | Chromium, site: 
 def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
     folder = Path(unquote(urlsplit(site).path))
     found = {file.name for file in (folder / "previews").iterdir()}
-    assert found == {preview_of(name) for name in ("", *PAGES, "image", "steps")}
+    assert found == {preview_of(name) for name in ("", *PAGES, "image", "steps", "everywhere")}
 
 
 def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, site: str) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from heedful.apps.studio.guard import plain_error
 from heedful.apps.studio.pages import PAGES, Page
 from heedful.apps.studio.workspace import Workspace
 from heedful.errors import UserError
+from heedful.inspect.attention_maps import attentions, num_heads
 
 REQUESTS = Path(__file__).with_name("requests.json")
 
@@ -33,6 +34,8 @@ EACH_EXAMPLE = "@example"
 """Text of a request that stands for every example of its model."""
 FIRST_EXAMPLE = "@first"
 """Text of a request that stands for the first example, with which a page opens."""
+EACH_HEAD = "@each"
+"""Layer of a request that stands for every head of every layer, their means and the last layer."""
 
 DIGITS = 4
 """Number of significant digits in recorded answers: pages write four."""
@@ -102,17 +105,27 @@ def requests_of(page: str, workspace: Workspace) -> Iterator[tuple[str, dict[str
     listed = json.loads(REQUESTS.read_text(encoding="utf-8"))
     places = [place.plain() for place in workspace.places.values()]
     # A page may ask for answers of another, so the list is by the page that asks.
-    for asked, name, body in chain.from_iterable(listed.values()):
+    for asked, name, body in itertools.chain.from_iterable(listed.values()):
         if asked != page:
             continue
         model = str(body.get("model", ""))
         if not model.startswith("@"):
-            yield name, body
+            yield from ((name, each) for each in _with_heads(body, workspace))
             continue
         for place in places:
             if place["kind"] == model[1:]:
                 for filled in _with_examples(body, place["examples"]):
                     yield name, filled | {"model": place["name"]}
+
+
+def _with_heads(body: dict[str, Any], workspace: Workspace) -> list[dict[str, Any]]:
+    if body.get("layer") != EACH_HEAD:
+        return [body]
+    if body["model"] not in workspace.places:
+        return []
+    layers = attentions(workspace.place(body["model"]).load().model, "decoder")
+    chosen = itertools.product(range(-1, len(layers)), range(-1, num_heads(layers)))
+    return [body | {"layer": layer, "head": head} for layer, head in chosen]
 
 
 def _with_examples(body: dict[str, Any], examples: list[dict[str, str]]) -> list[dict[str, Any]]:

@@ -20,7 +20,13 @@ from heedful.apps.studio.course import read_course
 from heedful.apps.studio.export.recording import chosen_pages, defaults_of, packed, record
 from heedful.apps.studio.export.script_bundle import bundle
 from heedful.apps.studio.pages import Page
-from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
+from heedful.apps.studio.pages.image_page import (
+    EXAMPLES,
+    SPOKEN,
+    ImageRequest,
+    image_pipeline,
+    picture_of,
+)
 from heedful.apps.studio.workspace import Workspace, WorkspaceDirectory
 from heedful.errors import ConfigError, UserError
 from heedful.text.tokenizer_pair import WORDS_FILE
@@ -41,6 +47,9 @@ LARGEST = 12 << 20
 """Maximum size of a model's weights in bytes that go into a site, to run in the page."""
 IN_PAGE = ("translator", "causal_lm", "encoder", "vision")
 """Kinds of models that run in the page."""
+OTHERS_IN_PAGE = ("bach-chorales", "coin-player", "seasonal-series", "spoken-digits")
+"""Models of records and sounds that run in the page: 1.2 MB, of the 30 that a site may have. The
+others would take 0.9 MB more, and their samples are recorded."""
 
 
 def export_site(
@@ -197,10 +206,11 @@ def _course_of(names: Collection[str]) -> dict[str, Any]:
 
 
 def runs_in_page(place: WorkspaceDirectory) -> bool:
-    """Return True if a model reads text or images and is small enough to run in a page."""
+    """Return True if a model is small enough to run in a page, and of a kind that does."""
     weights = place.path / WEIGHTS
     small = weights.is_file() and weights.stat().st_size <= LARGEST
-    return small and place.is_at_hand and place.kind() in IN_PAGE
+    runs = place.kind() in IN_PAGE or place.name in OTHERS_IN_PAGE
+    return small and place.is_at_hand and runs
 
 
 def model_script(place: WorkspaceDirectory) -> str:
@@ -210,15 +220,26 @@ def model_script(place: WorkspaceDirectory) -> str:
         for file in sorted(place.path.glob("*.json"))
         if file.name != WORDS_FILE  # which checks read, and no page asks for
     }
-    if place.kind() == "vision":
-        side = texts["config.json"]["model"]["image_size"]
-        texts["pictures.json"] = {name: example_image(name, side).tolist() for name in EXAMPLES}
+    if place.kind() in ("vision", "sounds"):
+        texts["pictures.json"] = _example_pictures(place)
     content = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
     files = {
         "texts": packed(content.encode()),
         WEIGHTS: packed((place.path / WEIGHTS).read_bytes()),
     }
     return f"heedfulSite.files[{json.dumps(place.name)}] = {json.dumps(files)};\n"
+
+
+def _example_pictures(place: WorkspaceDirectory) -> dict[str, Any]:
+    """Return the examples of a model of pictures or sounds by name, in grey and in its size."""
+    pipeline = image_pipeline(place.name, Workspace([place.path]))
+    names = EXAMPLES if place.kind() == "vision" else SPOKEN
+    return {
+        name: pipeline.squares(
+            [picture_of(ImageRequest(model=place.name, example=name), pipeline)]
+        )[0, 0].tolist()
+        for name in names
+    }
 
 
 def _write(file: Path, text: str) -> None:

@@ -9,6 +9,7 @@ const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}.js`));
 const { answer } = await load("answers");
 const { loadModel } = await load("model");
 const { read } = await load("readings");
+const { greyRows, resized } = await load("uploads");
 
 const models = new Map();
 
@@ -49,6 +50,7 @@ const OPERATIONS = {
       tensors: Object.fromEntries(wanted.map(([address, { values }]) => [address, packed(values)])),
     };
   },
+  squared: (_, { rgba, width, side }) => ({ rows: resized(greyRows(rgba, width), side) }),
   answer: async (model, { page, name, body }) => {
     const start = process.cpuUsage().user;
     const result = await answer(page, name, body, model);

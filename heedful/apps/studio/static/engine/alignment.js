@@ -6,7 +6,7 @@ import { isSpace, wordSpans } from "./characters.js";
  * The words of a text and, for each of its tokens, the index of its word.
  * @param text the text; where it has as many words as the decoded ids, words are spelled as in it
  */
-function tokenWords(tokenizer, ids, text) {
+export function tokenWords(tokenizer, ids, text) {
   let decoded = tokenizer.decode(ids);
   let spans = wordSpans(decoded);
   if (!spans.length) return { words: [], wordOf: [] };
@@ -64,20 +64,23 @@ export function wordNumbers(tokenizer, { ids, special }) {
 }
 
 /**
- * Gather attention between tokens into attention between words: rows of a target word's tokens are
- * averaged, columns of a source word's tokens are added.
+ * Gather attention between tokens into attention between words.
  * @param weights rows of attention of target tokens to the encoder's tokens
  * @param source {tokenizer, ids, text} of the source; `target` likewise
  */
 export function align(weights, source, target) {
   const [from, to] = [source, target].map(({ tokenizer, ids, text }) => tokenWords(tokenizer, ids, text));
-  const first = source.tokenizer.first.length;
+  return { source: from.words, target: to.words, matrix: gathered(weights, from, to, source.tokenizer.first.length) };
+}
+
+/** Weights between words: rows of a target word's tokens are averaged, columns of a source word's tokens are added. */
+export function gathered(weights, from, to, first) {
   const matrix = to.words.map(() => from.words.map(() => 0));
   const counts = to.words.map((_, word) => to.wordOf.filter((each) => each === word).length || 1);
   to.wordOf.forEach((row, token) => from.wordOf.forEach((column, i) => {
     matrix[row][column] += weights[token][first + i] / counts[row];
   }));
-  return { source: from.words, target: to.words, matrix };
+  return matrix;
 }
 
 /** Alignment of a text with itself. */

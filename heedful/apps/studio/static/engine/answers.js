@@ -2,15 +2,19 @@
 
 import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
+import { contexts } from "./contexts_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
+import { labels } from "./labels_answers.js";
 import { draw } from "./masks_answers.js";
 import { passOf } from "./passes.js";
 import { beyond, show as positions, shuffled } from "./positions_answers.js";
+import { complete, ofRecords, weights } from "./records_answers.js";
 import { compare, sweep } from "./scale_answers.js";
 import { curve } from "./schedule_answers.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
+import { rowsOf } from "./uploads.js";
 import { entering, erase, look, VisionModel, vectorsOf } from "./vision.js";
 import { again, inside, why } from "./why_answers.js";
 
@@ -24,10 +28,10 @@ function tokens(model, { text: written }) {
 }
 
 const PAGES = {
-  attention: { influence, neurons, overview, show },
-  block: { flow, stream },
+  attention: { influence, labels, neurons, overview, show },
+  block: { contexts, flow, stream },
   decoding: { beam, greedy, step },
-  everywhere: { image: entering, text: tokens },
+  everywhere: { complete, image: entering, text: tokens, weights },
   image: { erase, look },
   steps: { follow },
   tour: { walk },
@@ -35,6 +39,7 @@ const PAGES = {
 };
 const OF_TRANSLATORS = [alternatives, text];
 const OF_IMAGES = [entering, erase, look];
+const OF_RECORDS = [complete, weights];
 /** What needs no model. */
 const BARE = {
   masks: { draw },
@@ -56,6 +61,9 @@ const BARE = {
 export async function answer(page, name, body, model) {
   if (!model) return BARE[page]?.[name]?.(body);
   const call = PAGES[page]?.[name];
-  if (!call || (OF_TRANSLATORS.includes(call) && !model.translates) || OF_IMAGES.includes(call) !== model instanceof VisionModel) return undefined;
-  return call(model, body);
+  if (!call || (OF_TRANSLATORS.includes(call) && !model.translates)) return undefined;
+  if (OF_IMAGES.includes(call) !== model instanceof VisionModel || OF_RECORDS.includes(call) !== ofRecords(model)) return undefined;
+  if (!OF_IMAGES.includes(call) || !body.upload) return call(model, body);
+  const drawing = await rowsOf(model, body.upload);
+  return drawing && call(model, { ...body, drawing });
 }

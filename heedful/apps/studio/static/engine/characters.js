@@ -18,6 +18,8 @@ export const isSpace = (character) => SPACE.test(character);
 export const strip = (text) => text.replace(EDGES, "");
 export const splitSpaces = (text) => text.match(WORDS) ?? [];
 
+export const splitLines = (text) => text.split(LINE_ENDS);
+
 /** Replace all line breaks by spaces. */
 export const oneLine = (text) => text.replace(new RegExp(`(?:${LINE_ENDS.source})$`), "").split(LINE_ENDS).join(" ");
 

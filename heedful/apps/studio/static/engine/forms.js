@@ -2,8 +2,17 @@
 
 const DIGITS = 6; // significant digits: a float32 has 7, and charts need fewer
 
+/** A whole number with a comma after each three digits, as Python's `:,` writes it. */
+export const thousands = (number) => number.toLocaleString("en-US");
+
 /** A number with so many digits after the point. */
 export const rounded = (number, digits) => Number(number.toFixed(digits));
+
+/** A number with so many digits after the point; of two that are equally near, the even one, as by NumPy. */
+export function halfToEven(number, digits = 0) {
+  const large = number * 10 ** digits;
+  return (Math.abs(large % 1) === 0.5 ? 2 * Math.round(large / 2) : Math.round(large)) / 10 ** digits;
+}
 
 /** A number of `DIGITS` significant digits. */
 export const significant = (number) => Number(number.toPrecision(DIGITS));

@@ -1,6 +1,7 @@
 // A model of a model directory: translator, language model, masked language model or vision Transformer.
 
 import { ACTIVATIONS, GATED, linear, normalize, rowOf } from "./arithmetic.js";
+import { FieldTokenizer } from "./field_tokenizer.js";
 import { Refusal } from "./refusal.js";
 import { readTensors } from "./safetensors.js";
 import { Stack, copyBeam } from "./stack.js";
@@ -20,7 +21,8 @@ export function loadModel(files) {
   refuseOthers(spec);
   const tensors = readTensors(files["model.safetensors"]);
   if (spec.kind === "vision") return new VisionModel(spec, tensors, files["pictures.json"]);
-  const source = new Tokenizer(files["tokenizer.json"]);
+  const content = files["tokenizer.json"];
+  const source = content.kind === "fields" ? new FieldTokenizer(content) : new Tokenizer(content);
   const target = files["target_tokenizer.json"] ? new Tokenizer(files["target_tokenizer.json"]) : source;
   const reading = { split: "sentences", language: "en", letterless: 0, ...files["reading.json"] };
   return new Model(spec, tensors, { source, target, reading });
@@ -43,7 +45,8 @@ class Model {
     this.vocabulary = this.outputTable.shape[0];
     this.positionsTable = Object.fromEntries(Object.keys(this.stacks).map((name) => {
       const input = this.translates ? { encoder: "source_input", decoder: "target_input" }[name] : "input";
-      return [name, tensors.get(`${input}.positions.weight`)];
+      const table = tensors.get(`${input}.positions.weight`);
+      return [name, spec.embedding.positions.kind === "axes" ? tableOfAxes(table, spec.embedding.positions.axes) : table];
     }));
   }
 
@@ -55,7 +58,7 @@ class Model {
   /** Number of learned positions; Infinity without a table. */
   get numPositions() {
     const { kind, max_length: most } = this.spec.embedding.positions;
-    return kind === "learned" ? most : Infinity;
+    return ["learned", "axes"].includes(kind) ? most : Infinity;
   }
 
   /** Most tokens of a text that a language model reads in one pass. */
@@ -70,7 +73,7 @@ class Model {
     if (kind === "none") return null;
     const result = new Float32Array(positions.length * width);
     positions.forEach((position, row) => {
-      if (kind === "learned") result.set(rowOf(this.positionsTable[name], position + unused), row * width);
+      if (kind !== "sinusoidal") result.set(rowOf(this.positionsTable[name], position + unused), row * width);
       else result.set(sinusoid(position, width, layout), row * width);
     });
     return result;
@@ -174,6 +177,22 @@ class Model {
   }
 }
 
+/** The vector of each place in fields of some axes: the sum of one for each of its coordinates (Parmar 2018). */
+function tableOfAxes(table, axes) {
+  const width = table.shape[1];
+  let first = 0;
+  const rows = axes.flatMap((sizes) => {
+    let field = [new Float32Array(width)];
+    for (const size of sizes) {
+      const own = Array.from({ length: size }, (_, i) => rowOf(table, first + i));
+      first += size;
+      field = field.flatMap((before) => own.map((row) => before.map((value, i) => value + row[i])));
+    }
+    return field;
+  });
+  return { shape: [rows.length, width], values: Float32Array.from(rows.flatMap((row) => [...row])), scale: null };
+}
+
 /** Sines and cosines of a position in wavelengths of a geometric progression (Vaswani 2017). */
 function sinusoid(position, width, layout) {
   const vector = new Float32Array(width + (width % 2));
@@ -193,7 +212,7 @@ const KNOWN = {
   sublayer: ["name", "part", "norm", "norm_placement", "dropout", "residual", "residual_scale"],
   stack: ["num_layers", "pattern", "final_norm", "final_dropout"],
   embedding: ["scale", "positions", "dropout"],
-  positions: ["kind", "max_length", "unused_rows", "layout"],
+  positions: ["kind", "max_length", "unused_rows", "layout", "axes"],
   norm: ["kind", "epsilon", "unit_offset", "bias"],
   rotary: ["base", "layout", "width", "scaling", "factor", "beta_fast", "beta_slow"],
   model: ["kind", "width", "vocabulary", "source_vocabulary", "target_vocabulary", "share_embeddings", "embedding",
@@ -226,7 +245,7 @@ function refuseOthers(spec) {
   if (spec.kind === "encoder" && (spec.pooler || spec.heads?.[0]?.kind !== "masked_lm")) refuse("model.heads");
   check(spec.embedding ?? {}, "embedding", "embedding");
   check(spec.embedding?.positions ?? {}, "positions", "embedding.positions");
-  if (spec.embedding?.scale === "rounded" || spec.embedding?.positions.kind === "axes") refuse("embedding");
+  if (spec.embedding?.scale === "rounded") refuse("embedding");
   for (const name of KINDS[spec.kind]) {
     check(spec[name], "stack", name);
     norm(spec[name].final_norm, `${name}.final_norm`);

@@ -1,6 +1,7 @@
 // Texts as inputs of a model: ids with their tokens.
 
 import { clean, strip } from "./characters.js";
+import { thousands } from "./forms.js";
 import { Refusal } from "./refusal.js";
 import { Continuing, Translating, search } from "./search.js";
 
@@ -16,7 +17,7 @@ function tokensOf(tokenizer, ids) {
 export function checkLength(text, longest, where, remedy = "Shorten it") {
   const length = [...text].length;
   if (length > longest) {
-    throw new Refusal({ what: `The text has ${length} characters; at most ${longest} are allowed here`, where, remedy });
+    throw new Refusal({ what: `The text has ${thousands(length)} characters; at most ${thousands(longest)} are allowed here`, where, remedy });
   }
 }
 
@@ -35,14 +36,29 @@ export function read(model, { text, second = "", given = "" }) {
   const origin = given || (model.translates ? "own" : "none");
   if (!strip(text)) throw new Refusal({ what: "There is no text to look at", where: "text 1" });
   if (origin === "typed" && !strip(second)) throw new Refusal({ what: "No second text is typed yet", where: "second" });
-  if (model.translates) return readPair(model, text, origin, second);
-  if (model.generates) return readContinued(model, text, origin, second);
-  return readEncoded(model, text, origin, second);
+  return readAs(model, text, origin, second, {});
+}
+
+/**
+ * Encode the texts of a corpus, with translations by greedy search where there are none.
+ * @param seconds second text of each; null without
+ */
+export function readAll(model, texts, seconds) {
+  const blank = texts.findIndex((text) => !strip(text));
+  if (blank >= 0) throw new Refusal({ what: "There is no text to look at", where: `text ${blank + 1}` });
+  const origin = seconds ? "typed" : model.translates ? "own" : "none";
+  return texts.map((text, i) => readAs(model, text, origin, seconds?.[i] ?? "", { number: i + 1, beam: 1 }));
+}
+
+/** @param options {number of the text, beam of the search for a translation} */
+function readAs(model, text, origin, second, { number = 1, beam = 4 }) {
+  const called = model.translates ? readPair : model.generates ? readContinued : readEncoded;
+  return called(model, text, origin, second, number, beam);
 }
 
 /** Reading of a translator with a decoder's tokens so far; `?` is the next prediction. */
 export function readBegun(model, text, chosen) {
-  const source = readSource(model, text);
+  const source = readSource(model, text, 1);
   const after = tokensOf(model.target, chosen);
   return {
     ...source,
@@ -52,21 +68,21 @@ export function readBegun(model, text, chosen) {
   };
 }
 
-function readSource(model, text) {
-  const line = oneLineOf(text, "text 1");
+function readSource(model, text, number) {
+  const line = oneLineOf(text, `text ${number}`);
   const ids = model.source.encode(line);
-  checkTokens(ids, model.spec.max_length);
+  checkTokens(ids, model.spec.max_length, `text ${number}`);
   return { text: line, ids, encoder: tokensOf(model.source, framed(model.source, ids)) };
 }
 
-function readPair(model, text, origin, second) {
+function readPair(model, text, origin, second, number, beam) {
   if (origin === "none") {
     throw new Refusal({ what: "A translator's decoder reads a translation", where: "given", remedy: "Type one, or let the model write it" });
   }
-  const source = readSource(model, text);
-  const typed = origin === "typed" ? oneLineOf(second, "target 1") : null;
+  const source = readSource(model, text, number);
+  const typed = origin === "typed" ? oneLineOf(second, `target ${number}`) : null;
   const after = typed === null
-    ? search(new Translating(model, source.encoder.ids), { beam: 4 })[0].tokens
+    ? search(new Translating(model, source.encoder.ids), { beam })[0].tokens
     : model.target.encode(typed);
   return {
     ...source,
@@ -77,7 +93,7 @@ function readPair(model, text, origin, second) {
   };
 }
 
-function readContinued(model, text, origin, second) {
+function readContinued(model, text, origin, second, number) {
   const ids = promptIds(model, text);
   let more = [];
   if (origin === "typed") more = model.source.encode(second);
@@ -89,25 +105,25 @@ function readContinued(model, text, origin, second) {
     }
     more = search(new Continuing(model, ids, CONTINUED), { beam: 1 })[0].tokens;
   }
-  checkTokens([...ids, ...more], model.longest);
+  checkTokens([...ids, ...more], model.longest, `text ${number}`);
   const target = origin === "none" ? null : model.source.decode(more);
   return { text, target, encoder: null, decoder: tokensOf(model.source, [...ids, ...more]), predicted: null };
 }
 
-function readEncoded(model, text, origin, second) {
+function readEncoded(model, text, origin, second, number) {
   const { source } = model;
   if (origin === "own") {
     throw new Refusal({ what: "This model writes no text", where: "given", remedy: "Type a second one, or none" });
   }
   const ids = source.encodeMasked(text);
   const others = origin === "typed" ? [...source.between, ...source.encodeMasked(second)] : [];
-  checkTokens(ids, LONGEST);
+  checkTokens(ids, LONGEST, `text ${number}`);
   const whole = framed(source, [...ids, ...others]);
   const longest = Math.min(model.longest, LONGEST);
   if (whole.length > longest) {
     throw new Refusal({
       what: `${whole.length} tokens, special ones included, are more than the ${longest} the model can read`,
-      where: "text 1",
+      where: `text ${number}`,
       remedy: "Give shorter pieces of the text",
     });
   }

@@ -51,10 +51,10 @@ export function draw({ order, probabilities }, point) {
   return last; // sums end a rounding error below 1
 }
 
-/** Uniform number in [0, 1) for a step of the first sample: hashes of its keys (SplitMix64). */
-export function randomNumber(seed, step) {
+/** Uniform number in [0, 1) for a step of a sample: hashes of its keys (SplitMix64). */
+export function randomNumber(seed, step, sample = 0) {
   let key = mix(BigInt(seed));
-  for (const part of [0n, 0n, BigInt(step)]) key = mix(key ^ part);
+  for (const part of [0n, BigInt(sample), BigInt(step)]) key = mix(key ^ part);
   return Number(key >> 12n) * 2 ** -52;
 }
 
