@@ -1,7 +1,7 @@
 // The answer to one word in several sentences: its vectors, as points of a plane.
 
 import { tokenWords } from "./alignment.js";
-import { lengthOf } from "./arithmetic.js";
+import { lengthOf, principal } from "./arithmetic.js";
 import { splitLines, strip } from "./characters.js";
 import { significant } from "./forms.js";
 import { passOf } from "./passes.js";
@@ -9,7 +9,6 @@ import { Refusal } from "./refusal.js";
 
 const MOST_CONTEXTS = 16;
 const LONGEST_WORD = 40;
-const ROUNDS = 60; // of rotations, of which 16 rows need about 8
 const PUNCTUATION = new Set(" .,;:!?\"'()“”");
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
@@ -27,10 +26,9 @@ export function contexts(model, { text, word }) {
   const vectors = lines.map((line) => wordVectors(model, line, word));
   const depths = vectors[0].map((_, depth) => {
     const rows = vectors.map((each) => each[depth]);
-    const mean = rows[0].map((__, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
     const lengths = rows.map((row) => lengthOf(row) || 1);
     return {
-      points: significantRows(plane(products(rows.map((row) => row.map((value, i) => value - mean[i]))))),
+      points: significantRows(principal(rows).points),
       cosines: significantRows(products(rows.map((row, i) => row.map((value) => value / lengths[i])))),
     };
   });
@@ -61,27 +59,4 @@ function wordVectors(model, sentence, word) {
 function bare(word) {
   const inside = [...word].map((each) => !PUNCTUATION.has(each));
   return [...word].slice(Math.max(0, inside.indexOf(true)), inside.lastIndexOf(true) + 1).join("").toLowerCase();
-}
-
-/**
- * Coordinates along the two directions in which rows differ most, from their products: the singular
- * vectors of the rows are eigenvectors of these, found by Jacobi's rotations.
- */
-function plane(gram) {
-  const size = gram.length;
-  const matrix = gram.map((row) => [...row]);
-  const vectors = gram.map((_, i) => gram.map((__, j) => Number(i === j)));
-  for (let round = 0; round < ROUNDS; round += 1) {
-    for (let p = 0; p < size; p += 1) {
-      for (let q = p + 1; q < size; q += 1) {
-        if (matrix[p][q] === 0) continue;
-        const angle = Math.atan2(2 * matrix[p][q], matrix[q][q] - matrix[p][p]) / 2;
-        const [cosine, sine] = [Math.cos(angle), Math.sin(angle)];
-        for (const rows of [matrix, vectors]) for (const row of rows) [row[p], row[q]] = [cosine * row[p] - sine * row[q], sine * row[p] + cosine * row[q]];
-        [matrix[p], matrix[q]] = [matrix[p].map((value, i) => cosine * value - sine * matrix[q][i]), matrix[q].map((value, i) => sine * matrix[p][i] + cosine * value)];
-      }
-    }
-  }
-  const order = gram.map((_, i) => i).sort((a, b) => matrix[b][b] - matrix[a][a]).slice(0, 2);
-  return gram.map((_, row) => order.map((at) => vectors[row][at] * Math.sqrt(Math.max(0, matrix[at][at]))));
 }

@@ -71,7 +71,11 @@ export function mount({ root, side, state, studio }) {
     async function piece(name, asked, signal) {
       const key = JSON.stringify([name, asked]);
       if (!pieces.has(key)) {
-        pieces.set(key, await call("paths", name, asked, signal));
+        const found = await call("paths", name, asked, signal).catch((error) => {
+          delete error.instead; // one network that is near to this one is no picture of all
+          throw error;
+        });
+        pieces.set(key, found);
         if (pieces.size > KEPT) pieces.delete(pieces.keys().next().value);
       }
       return pieces.get(key);
