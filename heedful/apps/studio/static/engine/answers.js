@@ -4,6 +4,7 @@ import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { passOf } from "./passes.js";
+import { steps } from "./paths_answers.js";
 import { attend, follow } from "./steps_answers.js";
 import { walk } from "./tour_answers.js";
 import { alternatives, text } from "./translate_answers.js";
@@ -32,7 +33,7 @@ const PAGES = {
 const OF_TRANSLATORS = [alternatives, text];
 const OF_IMAGES = [entering, erase, look];
 /** What needs no model. */
-const BARE = { steps: { attend } };
+const BARE = { paths: { steps }, steps: { attend } };
 
 /**
  * Answer a call of a page.
