@@ -2,6 +2,7 @@
 
 import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
+import { build } from "./builder_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { passOf } from "./passes.js";
 import { steps } from "./paths_answers.js";
@@ -33,7 +34,7 @@ const PAGES = {
 const OF_TRANSLATORS = [alternatives, text];
 const OF_IMAGES = [entering, erase, look];
 /** What needs no model. */
-const BARE = { paths: { steps }, steps: { attend } };
+const BARE = { builder: { build }, paths: { steps }, steps: { attend } };
 
 /**
  * Answer a call of a page.

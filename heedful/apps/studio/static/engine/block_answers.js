@@ -1,7 +1,7 @@
 // Answers of the page Block: the tensors of a block, and what each sub-layer adds to the stream.
 
 import { lengthOf, spread } from "./arithmetic.js";
-import { significant } from "./forms.js";
+import { significant, thousands } from "./forms.js";
 import { choose, passOf, stackOf } from "./passes.js";
 
 const AXES = {
@@ -36,7 +36,6 @@ export function flow(model, { stack: name = "", layer = -1, ...request }) {
 
 const normName = ({ kind }) => (kind === "layer" ? "Layer norm" : "Root-mean-square norm");
 const labelOf = ({ name }) => (name === "feedforward" ? "the feed-forward network" : name.replaceAll("_", "-"));
-const thousands = (number) => number.toLocaleString("en-US");
 
 /** What a query sees, as the end of a sentence. */
 export function describeMask(mask) {
