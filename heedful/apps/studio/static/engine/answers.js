@@ -2,11 +2,13 @@
 
 import { influence, neurons, overview, show } from "./attention_answers.js";
 import { flow, stream } from "./block_answers.js";
+import { build } from "./builder_answers.js";
 import { contexts } from "./contexts_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { labels } from "./labels_answers.js";
 import { draw } from "./masks_answers.js";
 import { passOf } from "./passes.js";
+import { steps } from "./paths_answers.js";
 import { beyond, show as positions, shuffled } from "./positions_answers.js";
 import { complete, ofRecords, weights } from "./records_answers.js";
 import { compare, sweep } from "./scale_answers.js";
@@ -42,7 +44,9 @@ const OF_IMAGES = [entering, erase, look];
 const OF_RECORDS = [complete, weights];
 /** What needs no model. */
 const BARE = {
+  builder: { build },
   masks: { draw },
+  paths: { steps },
   positions: { beyond, show: positions, shuffled },
   scale: { compare, sweep },
   schedule: { curve },
