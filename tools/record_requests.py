@@ -54,13 +54,17 @@ IN_PAGE = {
 }
 """Calls that the models answer in the page, see `static/engine/answers.js`."""
 BY_FORMULA = {
+    "builder": {"build"},
     "masks": {"draw"},
+    "paths": {"steps"},
     "positions": {"beyond", "show", "shuffled"},
     "scale": {"compare", "sweep"},
     "schedule": {"curve"},
     "steps": {"attend"},
 }
 """Calls that are answered there without a model, if they name none."""
+OTHER_LAYERS = {"mixer", "encoder_mixer", "network", "recurrent", "convolution"}
+"""Settings of a shape whose costs are recorded, since not all of its layers attend."""
 NOT_RECORDED = {"train", "stop", "picture"}
 """Calls that change something, or write a file."""
 PRESSED = [["everywhere", "spoken", {"word": word}] for word in WORDS]
@@ -293,7 +297,10 @@ class PageRequests:
         wait(firefox)
         for page, call, body in self.recorder.requests:
             first = example == EACH_EXAMPLE
-            in_page = IN_PAGE if body.get("model") else BY_FORMULA
+            model = body.get("model")
+            in_page = IN_PAGE if model and isinstance(model, str) else BY_FORMULA
+            if isinstance(model, dict) and model.keys() & OTHER_LAYERS:
+                in_page = {}
             computed = call in in_page.get(page, ()) and not (first or not example)
             place = self.places.get(str(body.get("model", "")))
             if call in NOT_RECORDED or computed:

@@ -85,7 +85,8 @@ export async function answerHere(page, name, body, signal) {
 const models = new Map();
 
 async function computeHere(page, name, body, signal) {
-  if (!body.model) return (await engine()).ask(page, name, body, signal); // numbers that are typed, and formulas
+  // Numbers that are typed, and formulas; of the builder the model is a shape.
+  if (!body.model || typeof body.model !== "string") return (await engine()).ask(page, name, body, signal);
   if (!site.models.includes(body.model)) return undefined;
   if (!models.has(body.model)) models.set(body.model, giveModel(body.model));
   return (await models.get(body.model)) ? (await engine()).ask(page, name, body, signal) : undefined;
