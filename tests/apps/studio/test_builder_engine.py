@@ -37,7 +37,10 @@ SHAPES = st.fixed_dictionaries(
         "residual": st.booleans(),
         "attention_scale": st.just(1),
         "positions": st.sampled_from(
-            "sinusoidal learned none rotary alibi kerple t5 relative_keys transformer_xl".split()
+            (
+                *("sinusoidal", "learned", "none", "rotary", "alibi", "kerple", "t5"),
+                *("relative_keys", "transformer_xl"),
+            )
         ),
         "window": st.sampled_from([16, 64, 300]),
         "share_embeddings": st.sampled_from(["all", "target", "none"]),

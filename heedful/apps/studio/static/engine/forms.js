@@ -17,8 +17,6 @@ export function halfToEven(number, digits = 0) {
 /** A number of `DIGITS` significant digits. */
 export const significant = (number) => Number(number.toPrecision(DIGITS));
 
-export const thousands = (number) => number.toLocaleString("en-US");
-
 /** A tensor as nested lists of numbers of `DIGITS` significant digits. */
 export const lists = ({ shape, values }) => nested(shape, values);
 
