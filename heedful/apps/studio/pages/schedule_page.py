@@ -23,7 +23,7 @@ Step = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class CurveRequest(Config):
-    """A schedule, and runs to draw over it."""
+    """A schedule."""
 
     kind: Kind = "inverse_sqrt"
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
@@ -31,7 +31,6 @@ class CurveRequest(Config):
     final_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
     width: Annotated[int, Field(ge=1, le=100_000)] = 512
     max_steps: Step = 40_000
-    runs: Annotated[tuple[str, ...], Field(max_length=16)] = ()
 
 
 class RunRequest(Config):
@@ -63,18 +62,17 @@ def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
         "curves": curves,
         "peak": peak_learning_rate(settings, request.width),
         "peak_step": max(1, request.warmup_steps),
-        "runs": {
-            name: thin_curve(workspace.log(name).curve("lr"), CURVE_STEPS) for name in request.runs
-        },
         "toml": dump_toml({"max_steps": request.max_steps, "schedule": settings.plain()}),
     }
 
 
 @call(RunRequest, "settings")
 def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the schedule of a run as this page's settings."""
-    settings = workspace.log(request.run).settings()
+    """Return the schedule of a run as this page's settings, and the learning rates it logged."""
+    log = workspace.log(request.run)
+    settings = log.settings()
     return {
+        "logged": thin_curve(log.curve("lr"), CURVE_STEPS),
         **settings.schedule.plain(),
         "width": settings.model.width,
         "max_steps": settings.max_steps,

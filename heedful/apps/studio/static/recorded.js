@@ -109,13 +109,19 @@ async function unpack(files) {
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
+/** Settings with those of a shape beside the others. */
+function settings(key) {
+  const { model, ...others } = JSON.parse(key);
+  return typeof model === "object" ? { ...others, ...model } : { ...others, model };
+}
+
 /** The recorded request that differs in the fewest settings, and in those by least. */
 function nearest(keys, wanted) {
-  const own = JSON.parse(wanted);
+  const own = settings(wanted);
   const far = (key) => {
-    const other = JSON.parse(key);
+    const other = settings(key);
     if (!same(other.model, own.model) || !same(other.text, own.text)) return Infinity;
-    return Object.keys(own).reduce((sum, name) => {
+    return Object.keys({ ...other, ...own }).reduce((sum, name) => {
       const [a, b] = [own[name], other[name]];
       if (same(a, b)) return sum;
       if (typeof a !== "number" || typeof b !== "number") return sum + 1;

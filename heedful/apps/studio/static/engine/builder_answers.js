@@ -47,7 +47,7 @@ export function build({ task = "translation", model = {}, vocabulary = 37000, to
   refuse(shape);
   const sizes = sizesOf(shape, { vocabulary, tokens, beam, batch_tokens });
   const stacks = { translation: ["encoder", "decoder"], causal_lm: ["decoder"], masked_lm: ["encoder"] }[task];
-  const mixers = stacks.map((stack) => ({ stack, ...ATTENTION, layers: shape[`${stack}_layers`], ...mixerCosts(sizes, stack === "decoder", tokens) }));
+  const mixers = stacks.map((stack) => ({ stack, ...ATTENTION, layers: shape[`${stack}_layers`], inner_layers: [], ...mixerCosts(sizes, stack === "decoder", tokens) }));
   return { ...(task === "translation" ? translator : other)(sizes, task), mixers, compared: [], toml: settingsFile(task, shape, sizes) };
 }
 

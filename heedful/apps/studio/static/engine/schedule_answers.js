@@ -9,9 +9,8 @@ function fraction(value) {
   return Number.isInteger(value) ? value.toFixed(1) : String(value);
 }
 
-/** The learning rate at a few hundred steps, for every kind of schedule; undefined with runs, whose rates only the studio has. */
-export function curve({ kind = "inverse_sqrt", warmup_steps: warmup = 4000, peak_learning_rate: given = null, final_learning_rate: final = 0, width = 512, max_steps: last = 40000, runs = [] }) {
-  if (runs.length) return undefined;
+/** The learning rate at a few hundred steps, for every kind of schedule. */
+export function curve({ kind = "inverse_sqrt", warmup_steps: warmup = 4000, peak_learning_rate: given = null, final_learning_rate: final = 0, width = 512, max_steps: last = 40000 }) {
   const peak = given ?? 1 / Math.sqrt(width * Math.max(1, warmup));
   const stride = Math.max(1, Math.floor(last / CURVE_STEPS));
   const steps = new Set([1, last, ...(warmup >= 1 && warmup <= last ? [warmup] : [])]);
@@ -27,5 +26,5 @@ export function curve({ kind = "inverse_sqrt", warmup_steps: warmup = 4000, peak
   const curves = Object.fromEntries(KINDS.map((each) => [each, ordered.map((step) => (step < warmup ? (peak * step) / warmup : rates[each](step)))]));
   const own = given === null ? "" : `peak_learning_rate = ${fraction(given)}\n`;
   const toml = `max_steps = ${last}\n\n[schedule]\nkind = "${kind}"\nwarmup_steps = ${warmup}\n${own}final_learning_rate = ${fraction(final)}\n`;
-  return { steps: ordered, curves, peak, peak_step: Math.max(1, warmup), runs: {}, toml };
+  return { steps: ordered, curves, peak, peak_step: Math.max(1, warmup), toml };
 }

@@ -57,12 +57,13 @@ export function mount({ root, side, state, studio }) {
     }
   }
 
-  const ask = live(body, (signal) => {
+  const ask = live(body, async (signal) => {
     const { kind, warmup, paper, peak, final, width, steps, run } = state.values;
-    return call("schedule", "curve", {
+    const found = await call("schedule", "curve", {
       kind, warmup_steps: warmup, ...(paper ? {} : { peak_learning_rate: peak }), final_learning_rate: final,
-      width, max_steps: steps, runs: run ? [run] : [],
+      width, max_steps: steps,
     }, signal);
+    return { ...found, logged: run ? (await call("schedule", "settings", { run }, signal)).logged : null };
   }, (found) => {
     const { kind, log, others, paper } = state.values;
     const kinds = Object.keys(NAMES);
@@ -70,7 +71,7 @@ export function mount({ root, side, state, studio }) {
       name: NAMES[each], colour: kinds.indexOf(each), dashed: each !== kind,
       points: found.steps.map((step, i) => [step, found.curves[each][i]]),
     }));
-    series.push(...Object.entries(found.runs).map(([name, points], i) => ({ name: `${name}, as logged`, colour: 4 + i, points })));
+    if (found.logged) series.push({ name: `${state.values.run}, as logged`, colour: kinds.length, points: found.logged });
     lineChart(picture.host, {
       series, x: { label: "step", log, text: log ? null : (step) => number(step) }, y: { label: "learning rate", log, zero: !log }, height: 190, ends: series.length > 1, ...SIDES,
       mark: found.peak_step > 1 ? [found.peak_step, "end of the warm-up"] : null,
