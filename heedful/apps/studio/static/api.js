@@ -6,14 +6,18 @@ import { answerHere } from "./recorded.js";
 
 /** What went wrong, where, and what to do. */
 export class StudioError extends Error {
-  constructor({ what, where = null, remedy = null, away = false, instead = null }) {
+  constructor({ what, where = null, remedy = null, away = false }) {
     super(what);
     this.away = away;
-    this.instead = instead; // an answer that can be shown below the error
     this.where = where;
     this.remedy = remedy;
   }
 }
+
+const near = new WeakMap(); // what is said of a signal's answer that is the nearest there is
+
+/** What is said of a signal's answer holds for another signal's, of which it is a part. */
+export const alsoNear = (part, whole) => near.has(part) && near.set(whole, near.get(part));
 
 /** Ask a page's call; give a signal to be able to change one's mind. */
 export async function call(page, name, body = {}, signal = undefined) {
@@ -21,6 +25,10 @@ export async function call(page, name, body = {}, signal = undefined) {
     try {
       return await answerHere(page, name, body, signal);
     } catch (error) {
+      if (error.instead && signal) {
+        near.set(signal, new StudioError(error));
+        return error.instead;
+      }
       throw error.what ? new StudioError(error) : error;
     }
   }
@@ -102,21 +110,27 @@ export function live(region, ask, show) {
     asked?.abort();
     const own = new AbortController();
     asked = own;
-    try {
-      const found = await ask(own.signal);
-      if (own.signal.aborted) return;
-      box?.remove();
-      box = null;
-      await show(found);
-      performance.mark("drawn"); // the first is the page's first picture, see tools/site_speed.py
-    } catch (error) {
-      if (own.signal.aborted || error.name === "AbortError") return;
+    const tell = (error) => {
       const next = problem(error);
       if (box) box.replaceWith(next);
       else region.prepend(next);
       box = next;
+    };
+    try {
+      const found = await ask(own.signal);
+      if (own.signal.aborted) return;
+      if (near.has(own.signal)) {
+        tell(near.get(own.signal));
+      } else {
+        box?.remove();
+        box = null;
+      }
+      await show(found);
+      performance.mark("drawn"); // the first is the page's first picture, see tools/site_speed.py
+    } catch (error) {
+      if (own.signal.aborted || error.name === "AbortError") return;
+      tell(error);
       if (error.away) retry();
-      else if (error.instead) await show(error.instead);
     }
     if (asked !== own || waiting !== null) return;
     waits(region, run, false);

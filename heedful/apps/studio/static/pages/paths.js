@@ -1,4 +1,4 @@
-import { call, live, problem } from "../api.js";
+import { alsoNear, call, live, problem } from "../api.js";
 import { button, choice, more, panel, several, slider, text } from "../controls.js";
 import { engineering, figure, folded, foldedSection, h, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
@@ -71,11 +71,7 @@ export function mount({ root, side, state, studio }) {
     async function piece(name, asked, signal) {
       const key = JSON.stringify([name, asked]);
       if (!pieces.has(key)) {
-        const found = await call("paths", name, asked, signal).catch((error) => {
-          delete error.instead; // one network that is near to this one is no picture of all
-          throw error;
-        });
-        pieces.set(key, found);
+        pieces.set(key, await call("paths", name, asked, signal));
         if (pieces.size > KEPT) pieces.delete(pieces.keys().next().value);
       }
       return pieces.get(key);
@@ -99,6 +95,7 @@ export function mount({ root, side, state, studio }) {
             if (network in CELLS) asked.keep_bias = keep;
             else asked.norm_placement = norms;
             const reach = await piece("measure", asked, either);
+            alsoNear(either, signal);
             found.reaches.set(network, [...(found.reaches.get(network) ?? []), reach]);
             done += 1;
             show(found);
