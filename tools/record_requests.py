@@ -56,7 +56,7 @@ IN_PAGE = {
 BY_FORMULA = {
     "builder": {"build"},
     "masks": {"draw"},
-    "paths": {"steps"},
+    "paths": {"measure", "steps"},
     "positions": {"beyond", "show", "shuffled"},
     "scale": {"compare", "sweep"},
     "schedule": {"curve"},

@@ -10,6 +10,7 @@ import { draw } from "./masks_answers.js";
 import { passOf } from "./passes.js";
 import { steps } from "./paths_answers.js";
 import { beyond, show as positions, shuffled } from "./positions_answers.js";
+import { measure } from "./reach_answers.js";
 import { complete, ofRecords, weights } from "./records_answers.js";
 import { compare, sweep } from "./scale_answers.js";
 import { curve } from "./schedule_answers.js";
@@ -46,7 +47,7 @@ const OF_RECORDS = [complete, weights];
 const BARE = {
   builder: { build },
   masks: { draw },
-  paths: { steps },
+  paths: { measure, steps },
   positions: { beyond, show: positions, shuffled },
   scale: { compare, sweep },
   schedule: { curve },

@@ -194,7 +194,7 @@ function tableOfAxes(table, axes) {
 }
 
 /** Sines and cosines of a position in wavelengths of a geometric progression (Vaswani 2017). */
-function sinusoid(position, width, layout) {
+export function sinusoid(position, width, layout) {
   const vector = new Float32Array(width + (width % 2));
   const pairs = vector.length / 2;
   for (let pair = 0; pair < pairs; pair += 1) {

@@ -52,7 +52,7 @@ export function slopesOf(model, { reading, capture, states }, token, against) {
  *
  * A sum is read and written once for four outputs: one at a time takes twice as long.
  */
-function back(slopes, rows, { shape: [outputs, inputs], values, scale }) {
+export function back(slopes, rows, { shape: [outputs, inputs], values, scale }) {
   const result = new Float64Array(rows * inputs);
   const slopeAt = (row, output) => (output < outputs ? slopes[row * outputs + output] * (scale === null ? 1 : scale[output]) : 0);
   for (let output = 0; output < outputs; output += 4) {
@@ -71,7 +71,7 @@ function back(slopes, rows, { shape: [outputs, inputs], values, scale }) {
 }
 
 /** Slopes by the embedding of a stack from those by its output; those by its memory are added to `memory`. */
-function throughStack(stack, capture, slopes, memory, heads) {
+export function throughStack(stack, capture, slopes, memory, heads) {
   const tensor = (name) => capture.get(`${stack.name}.${name}`).values;
   const { places } = stack;
   const streams = ["embedding", ...places.map(({ number, sublayer }) => `${number}.${sublayer.address}.stream`)];

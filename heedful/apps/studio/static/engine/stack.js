@@ -5,6 +5,9 @@ import { ACTIVATIONS, GATED, linear, normalize } from "./arithmetic.js";
 /** Address of a sub-layer in a capture: `self`, `cross` or `feedforward`. */
 const addressOf = (sublayer) => sublayer.name.replace(/_attention$/, "");
 
+/** The distance from which on a query of a mask sees no key. */
+const reachOf = ({ kind, size }) => (kind === "window" ? size : Infinity);
+
 const list = (mask) => (mask.kind === "all_of" ? mask.parts.flatMap(list) : [mask.kind]);
 
 /** Whether a query sees only the keys up to its own position. */
@@ -191,7 +194,7 @@ function attention(x, rows, { part, maps, off = null }, states, { positions, sil
     const { keys, values } = own ? states[row] : states;
     const seen = causal ? positions[row] + 1 : keys.length;
     for (let head = 0; head < heads; head += 1) {
-      if (!off?.has(head)) attendRow(part, head, row, query, keys, values, seen, context, captured);
+      if (!off?.has(head)) attendRow(part, head, row, query, keys, values, seen, context, captured, positions[row]);
     }
   }
   if (keep) keepHeads(keep, part, rows, query, own ? states[0] : states, context, captured);
@@ -199,7 +202,8 @@ function attention(x, rows, { part, maps, off = null }, states, { positions, sil
 }
 
 /** Weights of one query of one head, and the mean of the values by them, into `context`. */
-function attendRow(part, head, row, query, keys, values, seen, context, captured) {
+function attendRow(part, head, row, query, keys, values, seen, context, captured, position) {
+  const reach = reachOf(part.mask);
   const { num_heads: heads, head_width: width } = part;
   const from = (row * heads + head) * width;
   // Consecutive query heads share a key/value head (Ainslie 2023).
@@ -208,7 +212,7 @@ function attendRow(part, head, row, query, keys, values, seen, context, captured
   let most = -Infinity;
   for (let key = 0; key < seen; key += 1) {
     const vector = keys[key];
-    if (vector === null) {
+    if (vector === null || Math.abs(key - position) >= reach) {
       weights[key] = -Infinity;
       continue;
     }
