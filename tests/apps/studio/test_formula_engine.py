@@ -115,7 +115,7 @@ RIGHT = (
         }
     ).filter(lambda body: body["padding"] < body["length"] and body["head"] <= body["heads"])
 )
-@settings(quick, max_examples=200)
+@settings(quick, max_examples=100)
 def test_masks_and_biases(engine: Engine, body: dict[str, Any]) -> None:
     check(engine, "masks/draw", body)
 
