@@ -134,7 +134,7 @@ def test_masks(visit: Any) -> None:
     visit.idle()
     shares = [math.exp(-distance / 2) for distance in range(4)]
     own = visit.shown(100 / sum(shares), 3)
-    assert f"most of its attention is on “on”, {own} %" in visit.fact("row")
+    assert f"of its attention is on “on”, {own} %" in visit.fact("row")
     added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
     assert page.locator(".ticked span span").all_inner_texts() == ["0", "0.1", "0.25", "0.5", "1"]

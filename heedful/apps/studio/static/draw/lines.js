@@ -7,7 +7,7 @@ import { d3 } from "./d3.js";
 
 const MARGIN = { right: 26, top: 12, bottom: 40 };
 const EDGE = 5; // beyond the field, so that dots at its ends are whole
-const [ENDS, APART] = [500, 15]; // pixels: the narrowest chart with long names at the ends, and between two of them
+const [ENDS, APART, LEAD] = [500, 15, 14]; // pixels: the narrowest chart with long names at the ends, between two of them, and from a line to its name
 const SHORT = 80; // pixels: the longest name that stands at the end in a narrower chart too
 const NEAR = 30; // pixels: how far from a line a click still means it
 const LINKED = 64; // pixels left of the field: linked charts begin at one place
@@ -97,7 +97,7 @@ function layOut(host, chart, all) {
   else reach[1] += (reach[1] - reach[0]) * 0.04;
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
-  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.left ?? (chart.linked ? LINKED : 0), leftOf(y, Boolean(chart.y.label))), right: width - Math.max(chart.right ?? 0, ends ? Math.max(0, ...names) + 10 : MARGIN.right) };
+  const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.left ?? (chart.linked ? LINKED : 0), leftOf(y, Boolean(chart.y.label))), right: width - Math.max(chart.right ?? 0, ends ? Math.max(0, ...names) + (names.length > 1 ? LEAD : 0) + 10 : MARGIN.right) };
   const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, whole: chart.x.whole, room: width > 500 ? 78 : 62 });
   if (chart.x.text) x.text = chart.x.text;
   return { ...box, x, y, all, chart, ends };
@@ -128,8 +128,14 @@ function drawNames(into, plot) {
   const { all, x, y, right, top, bottom, chart, ends } = plot;
   const names = ends ? all.filter(isNamed).map((each) => ({ each, name: each.name, fill: each.colour, y: y.scale(each.points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
   plot.names = names;
-  names.forEach((each, i) => { each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom); });
-  into.selectAll("text.end").data(names).join("text").attr("class", ({ each }) => `tick end${each.strong ? " strong" : ""}`).attr("x", right + 6).attr("y", (each) => each.y + 4)
+  names.forEach((each, i) => {
+    each.end = each.y;
+    each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom);
+  });
+  const lead = names.length > 1 ? LEAD : 0; // a name that was pushed apart is led back to its line
+  into.selectAll("path.lead").data(names.filter((each) => each.end - each.y > 3)).join("path").attr("class", "lead").style("stroke", (each) => each.fill)
+    .attr("d", (each) => `M${right + 2} ${each.end}L${right + lead + 2} ${each.y}`);
+  into.selectAll("text.end").data(names).join("text").attr("class", ({ each }) => `tick end${each.strong ? " strong" : ""}`).attr("x", right + lead + 6).attr("y", (each) => each.y + 4)
     .style("fill", (each) => each.fill).text((each) => each.name);
   const marks = chart.mark ? [chart.mark] : [];
   const past = (at) => 2 * x.scale(at) > x.scale.range()[0] + x.scale.range()[1];

@@ -146,7 +146,7 @@ function linesOf(picture, now) {
   });
   const whose = now ? " of this word" : "";
   const note = all === 0 ? "All heads are off."
-    : `${number(lines.length)} of ${number(all)} lines${whose} are drawn: those of at least ${number(bound / BINS, 2)}.`;
+    : `${number(lines.length)} of ${number(all)} lines${whose} ${lines.length === 1 ? "is" : "are"} drawn: ${lines.length === 1 ? "that" : "those"} of at least ${number(bound / BINS, 2)}.`;
   return { lines, note };
 }
 

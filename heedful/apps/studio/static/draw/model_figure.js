@@ -59,7 +59,7 @@ export function zoomInto(figure) {
   const [own, input] = [figure, figure.querySelector('[data-end="input"]')].map((each) => each.getBoundingClientRect());
   const [x, y] = [input.left + input.width / 2 - own.left, input.top - own.top];
   return (host) => {
-    const over = h("div", { class: "zoomed", inert: true, "aria-hidden": "true", style: { height: `${own.height}px` } }, h("div", { style: { width: `${own.width}px` } }, figure));
+    const over = h("div", { class: "zoomed", inert: true, "aria-hidden": "true", }, h("div", { style: { width: `${own.width}px` } }, figure));
     const frames = [{ opacity: 1 }, { opacity: 0, transform: `translateY(${-y}px) scale(2.6)` }];
     host.append(over);
     const end = () => over.remove();

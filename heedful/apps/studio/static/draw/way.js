@@ -65,14 +65,14 @@ const STOPS = [
       return `Then the newest column asks the source: its query meets a key of every column of the encoder. It gives ${share(found.cross.weights[best])} of its attention to ${named(found, best)}, in block ${found.cross.layer + 1} in the mean of the heads. The values flow to it by these shares.`;
     } },
   { name: "Sum", title: "What the decoder adds up", part: "stream", decoder: true,
-    tell: (found) => `In block ${found.cross.layer + 1} the newest column was given by self-attention what is written, by cross-attention what stands in the source, and went through a feed-forward network. The sum alone decides on ${goal(found)}.` },
+    tell: (found) => `In block ${found.cross.layer + 1} three parts add to the newest column: self-attention what is written, cross-attention what stands in the source, and a feed-forward network what follows from both. The sum alone decides on ${goal(found)}.` },
   { name: "Logits", title: "Logits: a score for every piece", part: "writing",
     tell: (found) => `This vector is multiplied with a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
   { name: "Next word", names: (found) => (found?.predicts === "hidden" ? "Hidden word" : null), title: (found) => (found?.predicts === "hidden" ? "The hidden word" : "The next word"), part: "writing",
     tell: (found) => {
       if (found.ended) return "The end was chosen. Take the last word back to try another way.";
       const then = found.predicts === "hidden" ? "Click a word to put it into the gap, and another to compare." : "Click a word to write it; then everything runs again for the word after it.";
-      return `A softmax turns the logits into probabilities: ${share(found.candidates[0].probability)} for ${found.candidates[0].end ? "the end" : named({ pieces: [found.candidates[0].piece] }, 0)}, and ${share(found.others)} for all that are not listed. ${then}`;
+      return `A softmax turns the logits into probabilities: ${share(found.candidates[0].probability)} for ${found.candidates[0].end ? "the end" : named({ pieces: [found.candidates[0].piece] }, 0)}, and ${share(found.others)} for the other ${number(found.vocabulary - found.candidates.length)} together. ${then}`;
     } },
 ];
 

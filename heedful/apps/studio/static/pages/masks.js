@@ -147,7 +147,7 @@ function toldOf({ found, word, hidden, mask }) {
   const most = Math.max(...weights);
   const strong = (share) => h("strong", {}, `${number(100 * share, 3)} %`);
   const best = names[weights.indexOf(most)];
-  const says = seen.every((weight) => Math.abs(weight - most) < 1e-4) && seen.length > 1 ? ["each gets ", strong(most), " of its attention. "] : ["most of its attention is on ", `“${best}”, `, strong(most), ". "];
+  const says = seen.every((weight) => Math.abs(weight - most) < 1e-4) && seen.length > 1 ? ["each gets ", strong(most), " of its attention. "] : [most > 0.5 ? "most of its attention is on " : "the largest share of its attention is on ", `“${best}”, `, strong(most), ". "];
   const lost = found.unmasked?.[word].reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
   return [`“${names[word]}” may look at ${seen.length} of ${names.length} words: `, ...says,
     ...(lost > 0.005 ? ["Without the mask ", strong(lost), mask === "causal" ? " would go to words that are not written yet, and that it has to predict." : " would go to words that the mask hides."] : [])];

@@ -177,7 +177,7 @@ function rankedInWords(runs, { labelOf, group, valueOf }) {
   const ends = runs.map(({ name, figures: { loss: { validation } } }) => [name, validation.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
   const [best, worst] = [ends[0], ends.at(-1)];
   const means = meansOf(runs, "loss", { part: "validation", group, valueOf }).map(({ value, points }) => [value, points.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
-  return [`Of ${runs.length} runs ${labelOf(best[0])} ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and ${labelOf(worst[0])} with the highest, ${number(worst[1], 3)}.`,
+  return [`Of ${runs.length} runs “${labelOf(best[0])}” ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and “${labelOf(worst[0])}” with the highest, ${number(worst[1], 3)}.`,
     ...(means.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
 }
 

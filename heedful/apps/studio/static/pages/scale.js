@@ -68,7 +68,7 @@ function compared(host) {
 function atEveryWidth(host) {
   const pictures = {
     deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
-    gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets."),
+    gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets. The mean of 64 queries; above stands that of one."),
     entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same. Keys that count: e to this entropy, as many as would share the weight equally."),
   };
   const { entropy, ...first } = pictures;
