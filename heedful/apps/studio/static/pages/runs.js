@@ -229,7 +229,7 @@ function curvesOf(state) {
       for (const name of shown) {
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
         const log = logy === "" ? isFarApart(lines) : logy === "1";
-        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
+        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : lines.some((each) => each.faint) ? "Thick: the mean of the runs of a colour. Thin: each of them, which the pointer names." : "";
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
           series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
