@@ -134,7 +134,7 @@ def test_runs_that_are_there_to_be_compared(
         for rate in ("0.0002", "0.004", "0.08")
     }
     told = page.locator(".sentence").first.inner_text()
-    assert told.startswith("Of 6 runs learning rate 0.004, width 64 ends with the lowest loss")
+    assert told.startswith("Of 6 runs “learning rate 0.004, width 64” ends with the lowest loss")
     best = sorted(means, key=means.__getitem__)
     assert told.endswith("; ".join(f"{rate} ends at {means[rate]:.3g}" for rate in best) + ".")
     names = page.get_by_label("State of the runs").first.locator("tbody th").all_inner_texts()
