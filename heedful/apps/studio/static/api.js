@@ -16,9 +16,6 @@ export class StudioError extends Error {
 
 const near = new WeakMap(); // what is said of a signal's answer that is the nearest there is
 
-/** What is said of a signal's answer holds for another signal's, of which it is a part. */
-export const alsoNear = (part, whole) => near.has(part) && near.set(whole, near.get(part));
-
 /** Ask a page's call; give a signal to be able to change one's mind. */
 export async function call(page, name, body = {}, signal = undefined) {
   if (site) {

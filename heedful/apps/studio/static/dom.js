@@ -13,6 +13,9 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/** Whether who looks asked for no motion. */
+export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
 /** An HTML element: h("p", {class: "note"}, "text", other). */
 export const h = (tag, attributes = {}, ...children) =>
   fill(document.createElement(tag), attributes, children);

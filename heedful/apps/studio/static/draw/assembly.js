@@ -1,7 +1,7 @@
 // A Transformer as the paper draws it: stacks from the input at the bottom to the output at the top,
 // with a lane for each word, and what flows through the parts that are there.
 
-import { engineering, number, s } from "../dom.js";
+import { engineering, isStill, number, s } from "../dom.js";
 import { mixerOf, mixerTitle } from "../parts.js";
 import { redrawn, series } from "./colours.js";
 
@@ -12,7 +12,6 @@ const PAUSE = 0.9; // seconds between two waves
 const SENTENCE = ["I", "love", "cats"];
 const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
 const NEXT = "Katzen";
-const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** The boxes of a stack from bottom to top; those of a block are marked, and `until` bounds a bypass. */
 function boxes(view, decoder) {
@@ -129,7 +128,7 @@ function draw(host) {
   const ways = stacks.flatMap((each) => each.draw(svg, view));
   if (stacks.length === 2) ways.push(...crossing(svg, stacks, view));
   host.replaceChildren(svg);
-  if (view.moving && !still.matches) flow(host, svg, ways, stacks);
+  if (view.moving && !isStill()) flow(host, svg, ways, stacks);
 }
 
 function stackOf(view, decoder, { left, width }) {

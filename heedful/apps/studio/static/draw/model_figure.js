@@ -1,7 +1,7 @@
 // A whole model as the figure of the 2017 paper: encoder left, decoder right, the input below and
 // the output above. A box opens where it stands, and its stack then takes the room of the other.
 
-import { engineering, h, s } from "../dom.js";
+import { engineering, h, isStill, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
 const THIN = ["norm", "sum", "positions", "softmax"];
@@ -41,7 +41,7 @@ export function modelFigure(host, found, view) {
     again.scrollIntoView({ block: "nearest" }); // what opens below a box may move it
   }
   const panel = figure.querySelector(".model-inside");
-  if (panel && before !== view.open && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  if (panel && before !== view.open && !isStill()) {
     panel.animate([{ opacity: 0, transform: "scaleY(0.3)" }, { opacity: 1, transform: "none" }], { duration: OPENS, easing: "ease-out" });
   }
   const draw = () => drawWires(wires, figure, found);

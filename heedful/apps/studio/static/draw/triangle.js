@@ -1,7 +1,7 @@
 // The causal triangle: a row for each step of a decoder, with the word it writes, and lines from one
 // step to the words of the source.
 
-import { folded, h, number, s, table } from "../dom.js";
+import { folded, h, isStill, number, s, table } from "../dom.js";
 import { css, redrawn, sequence } from "./colours.js";
 import { shownPiece, spokenPiece } from "./links.js";
 
@@ -51,7 +51,7 @@ function draw(host, picture) {
   const note = first ? h("p", { class: "note" }, `The last ${rows.length} of ${read.length} steps are drawn.`) : "";
   host.replaceChildren(svg, note, folded("Numbers", () => numbers(picture)));
   if (focused) (svg.querySelector(`[data-step="${focused}"]`) ?? steps.at(-1)).focus({ preventScroll: true });
-  if (grew && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  if (grew && !isStill()) {
     steps.at(-1).animate([{ opacity: 0, transform: `translate(0px, ${-tall}px)` }, { opacity: 1, transform: "none" }], { duration: 500, easing: "ease-out" });
   }
 

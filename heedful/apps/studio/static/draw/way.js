@@ -2,7 +2,7 @@
 // a part below, and the parts before it fold to a strip. From stop to stop the parts move, fold and
 // unfold where they stand.
 
-import { number, s } from "../dom.js";
+import { isStill, number, s } from "../dom.js";
 import { shownPiece, spokenPiece } from "./links.js";
 import { fly, marks } from "./way_flights.js";
 import { wayNumbers } from "./way_numbers.js";
@@ -96,7 +96,7 @@ export function drawWay(host, found, view) {
   const step = (width - left - 4) / columns;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
   const svg = s("svg", { class: step < 42 ? "narrow" : null, width, role: "group", "aria-label": describe(found, view) });
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const still = isStill();
   const last = host.way?.found === found && host.way.width === width ? host.way : null;
   const before = last?.parts ?? new Map();
   const flies = last && !still && (view.stop > last.stop || (view.stop === last.stop && view.query !== last.query));

@@ -3,7 +3,7 @@
 // Legend: D width, E width of a head, V vocabulary.
 
 import { GATED } from "./arithmetic.js";
-import { thousands } from "./forms.js";
+import { fraction, thousands } from "./forms.js";
 import { Refusal } from "./refusal.js";
 
 const LENGTHS = Array.from({ length: 14 }, (_, power) => 2 ** (power + 1)); // for which costs are drawn
@@ -233,7 +233,7 @@ function other(sizes, task) {
 
 /** The TOML by which the model is trained. */
 function settingsFile(task, shape, { vocabulary, batch_tokens }) {
-  const written = (name, value) => (REAL.includes(name) && Number.isInteger(value) ? value.toFixed(1) : JSON.stringify(value));
+  const written = (name, value) => (REAL.includes(name) ? fraction(value) : JSON.stringify(value));
   const lines = Object.keys(SHAPE).filter((name) => shape[name] !== undefined).map((name) => `${name} = ${written(name, shape[name])}`);
   return [
     `task = "${task}"`, "", "[model]", ...lines, "", "[tokenizer]", `vocabulary_size = ${vocabulary}`, "",

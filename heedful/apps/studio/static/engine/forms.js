@@ -5,6 +5,12 @@ const DIGITS = 6; // significant digits: a float32 has 7, and charts need fewer
 /** A whole number with a comma after each three digits, as Python's `:,` writes it. */
 export const thousands = (number) => number.toLocaleString("en-US");
 
+/** A number of a setting that may be a fraction, as Python writes it in TOML: whole ones have a point, too. */
+export function fraction(value) {
+  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential().replace(/e-(\d)$/, "e-0$1");
+  return Number.isInteger(value) ? value.toFixed(1) : String(value);
+}
+
 /** A number with so many digits after the point. */
 export const rounded = (number, digits) => Number(number.toFixed(digits));
 

@@ -1,6 +1,7 @@
 // Answers of the page Positions: schemes of positions that follow from formulas.
 
 import { principal } from "./arithmetic.js";
+import { sinusoid } from "./model.js";
 import { Generator, PythonRandom } from "./random.js";
 import { Refusal } from "./refusal.js";
 
@@ -29,12 +30,6 @@ export function t5Bucket(distance, buckets, most) {
   const steps = Math.fround(Math.fround(growth / Math.fround(Math.log(most / exact))) * (side - exact));
   return (distance > 0 ? side : 0) + (away < exact ? away : Math.min(side - 1, exact + Math.trunc(steps)));
 }
-
-/** The sines and cosines of a position, in pairs (Vaswani 2017). */
-const sinusoid = (position, width) => range(width).map((channel) => {
-  const angle = position * BASE ** (-(channel - (channel % 2)) / width);
-  return channel % 2 ? Math.cos(angle) : Math.sin(angle);
-});
 
 /** The angle of each pair of channels from one position to the next, the largest first; scaled past the trained length. */
 function frequencies({ width, scaling = "none", factor = 4, trained = 64 }) {
@@ -91,7 +86,7 @@ const USUAL = { scheme: "sinusoidal", width: 64, length: 64, scaling: "none", fa
 export function show(request) {
   const settings = { ...USUAL, ...request };
   const { scheme, width, length, model } = settings;
-  if (scheme === "sinusoidal") return vectors(range(length).map((position) => sinusoid(position, width)));
+  if (scheme === "sinusoidal") return vectors(range(length).map((position) => [...sinusoid(position, width, "pairs")]));
   if (scheme === "rotary") {
     // The same vector at every position, so that only rotations differ.
     const vector = range(width).map((channel) => (channel % 2 ? 0 : (2 / width) ** 0.5));
@@ -172,7 +167,7 @@ function randomScheme(scheme) {
     const numbers = new Generator(2).normals(count * width);
     return range(count).map((i) => [...numbers.subarray(i * width, (i + 1) * width)]);
   };
-  if (scheme === "sinusoidal") return { added: (place) => sinusoid(place, CHANNELS) };
+  if (scheme === "sinusoidal") return { added: (place) => [...sinusoid(place, CHANNELS, "pairs")] };
   if (scheme === "rotary") {
     const angles = frequencies({ width: CHANNELS });
     // The halves of a vector are its pairs there: here their channels stand side by side.

@@ -5,6 +5,7 @@
 
 import { lengthOf, linear } from "./arithmetic.js";
 import { sinusoid } from "./model.js";
+import { Generator } from "./random.js";
 import { back, throughStack } from "./slopes.js";
 import { Stack } from "./stack.js";
 
@@ -15,13 +16,8 @@ const GAIN = Math.SQRT1_2; // of maps to queries, keys and values
 
 /** A source of random numbers: uniform from −1 to 1, and normal. */
 function randomOf(seed) {
-  let state = seed >>> 0;
-  const next = () => { // a counter, hashed (as in MurmurHash3)
-    state = (state + 0x9e3779b9) | 0;
-    let hash = Math.imul(state ^ (state >>> 16), 0x85ebca6b);
-    hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
-    return ((hash ^ (hash >>> 16)) >>> 0) / 2 ** 32;
-  };
+  const source = new Generator(seed);
+  const next = () => source.word() / 2 ** 32;
   return { uniform: () => 2 * next() - 1, normal: () => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()) };
 }
 
@@ -197,7 +193,7 @@ export function measure({ network = "transformer", length = 64, width = 64, num_
   const { fewest, most, numbers: all } = DIRECTIONS;
   const count = Math.min(width, Math.max(fewest, Math.min(most, Math.floor(all / (length * width)))));
   const directions = orthonormal(randomOf(-1), count, width); // the same in every call
-  const random = randomOf(Math.imul(seed, 0x10001)); // far from the counters of the next seeds
+  const random = randomOf(seed);
   const x = numbers(length * width, random.normal);
   const settings = { width, num_layers, window, keep_bias, norm_placement };
   const squares = new Float64Array(length);

@@ -1,13 +1,9 @@
 // The answer of the page Schedule: learning rates by formula.
 
+import { fraction } from "./forms.js";
+
 const CURVE_STEPS = 400;
 const KINDS = ["inverse_sqrt", "cosine", "linear", "constant"];
-
-/** Numbers as TOML has them: those of the setting are fractions, also where they are whole. */
-function fraction(value) {
-  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential().replace(/e-(\d)$/, "e-0$1");
-  return Number.isInteger(value) ? value.toFixed(1) : String(value);
-}
 
 /** The learning rate at a few hundred steps, for every kind of schedule. */
 export function curve({ kind = "inverse_sqrt", warmup_steps: warmup = 4000, peak_learning_rate: given = null, final_learning_rate: final = 0, width = 512, max_steps: last = 40000 }) {

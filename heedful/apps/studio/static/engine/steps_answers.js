@@ -3,6 +3,7 @@
 import { largest, lengthOf } from "./arithmetic.js";
 import { queryOf } from "./attention_answers.js";
 import { describeMask, parseMask, sees } from "./masks.js";
+import { alibiSlopes } from "./positions_answers.js";
 import { Refusal } from "./refusal.js";
 import { numHeads, partsOf } from "./passes.js";
 
@@ -14,7 +15,6 @@ const add = (numbers) => numbers.reduce((sum, value) => sum + value, 0);
 const dot = (a, b) => add(a.map((value, i) => value * b[i]));
 const ascending = (indices) => indices.sort((a, b) => a - b);
 
-const SLOPE = 2 ** -8; // of ALiBi with one head (Press 2022)
 const times = (rows, matrix) => rows.map((row) => matrix[0].map((_, j) => add(row.map((value, i) => value * matrix[i][j]))));
 
 /** Every stage of attention of typed vectors, for every query. */
@@ -28,7 +28,7 @@ export async function attend(request) {
   const products = table((i, j) => q[i].map((value, channel) => value * k[j][channel]));
   const raw = table((i, j) => add(products[i][j]));
   const scaled = table((i, j) => raw[i][j] * factor);
-  const added = bias === "alibi" ? table((i, j) => -SLOPE * Math.abs(i - j)) : null;
+  const added = bias === "alibi" ? table((i, j) => -alibiSlopes(1)[0] * Math.abs(i - j)) : null;
   const scores = table((i, j) => scaled[i][j] + (added ? added[i][j] : 0));
   const visible = table((i, j) => sees(mask, i, j));
   const powers = scores.map((row, i) => {

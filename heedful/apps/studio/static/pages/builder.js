@@ -1,7 +1,7 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
-import { engineering, figure, folded, h, number, section, table } from "../dom.js";
+import { engineering, figure, folded, h, isStill, number, section, table } from "../dom.js";
 import { assemblyPicture, drawnParameters } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
@@ -87,7 +87,7 @@ function fromModel({ recurrent, convolution, ...model }) {
 
 export async function mount({ root, below, side, state }) {
   const { presets, mixers } = await call("builder", "presets");
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const still = isStill();
   // Who changes a size or switches a part off wants to see it in the whole model.
   const complete = () => {
     if (state.values.parts === START && state.differs(Object.keys(state.values).filter((name) => !onlyView.has(name)))) state.set({ parts: COMPLETE });

@@ -1,6 +1,6 @@
-import { alsoNear, call, live, problem } from "../api.js";
+import { call, live, problem } from "../api.js";
 import { button, choice, more, panel, several, slider, text } from "../controls.js";
-import { engineering, figure, folded, foldedSection, h, number, section, table } from "../dom.js";
+import { engineering, figure, folded, foldedSection, h, isStill, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
@@ -37,7 +37,7 @@ export function mount({ root, side, state, studio }) {
   const bar = progressBar();
   side.append(settings(state, models));
   const run = button("Send the signal", () => send());
-  run.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  run.hidden = isStill();
   root.append(section("How much of the first token reaches the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token. The paler it is, the less of it reaches the last one.")), drawings), section("What arrives of each token", bar.element, charts), rest);
 
   const { draw, fade, send } = stepped(drawings, rest, state);
@@ -95,7 +95,6 @@ export function mount({ root, side, state, studio }) {
             if (network in CELLS) asked.keep_bias = keep;
             else asked.norm_placement = norms;
             const reach = await piece("measure", asked, either);
-            alsoNear(either, signal);
             found.reaches.set(network, [...(found.reaches.get(network) ?? []), reach]);
             done += 1;
             show(found);

@@ -59,11 +59,12 @@ export function mount({ root, side, state, studio }) {
 
   const ask = live(body, async (signal) => {
     const { kind, warmup, paper, peak, final, width, steps, run } = state.values;
-    const found = await call("schedule", "curve", {
+    const formula = call("schedule", "curve", {
       kind, warmup_steps: warmup, ...(paper ? {} : { peak_learning_rate: peak }), final_learning_rate: final,
       width, max_steps: steps,
     }, signal);
-    return { ...found, logged: run ? (await call("schedule", "settings", { run }, signal)).logged : null };
+    const [found, own] = await Promise.all([formula, run ? call("schedule", "settings", { run }, signal) : null]);
+    return { ...found, logged: own?.logged };
   }, (found) => {
     const { kind, log, others, paper } = state.values;
     const kinds = Object.keys(NAMES);

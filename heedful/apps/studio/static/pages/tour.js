@@ -1,6 +1,6 @@
 import { call, live, StudioError } from "../api.js";
 import { button, choice, panel } from "../controls.js";
-import { h, number, refilled } from "../dom.js";
+import { h, isStill, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
 import { modelFigure, zoomInto } from "../draw/model_figure.js";
@@ -190,7 +190,7 @@ export function mount({ root, side, state, studio }) {
     const at = stops()[stop()];
     told.replaceChildren(h("h2", {}, `${stop()}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
     const figure = drawing.querySelector(".model-figure");
-    const enter = figure && !matchMedia("(prefers-reduced-motion: reduce)").matches ? zoomInto(figure) : null;
+    const enter = figure && !isStill() ? zoomInto(figure) : null;
     redrawn(drawing, () => drawWay(drawing, found, {
       stops: stops(), stop: stop(), query: query(), boxes: pictured?.stacks.find(({ name }) => name === found.stack)?.blocks,
       choose: (index) => state.set({ query: index }, { step: true }),
