@@ -159,7 +159,7 @@ function addedPicture({ host, words, element }, { found, hidden, sides, state })
   const title = element.querySelector("h3");
   if (found.added) {
     title.textContent = "Mask and bias";
-    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? "The farther, the lower." : "Training learns these numbers; here they are random, to show which pairs share one."}`;
+    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? `The farther, the lower.${found.head ? ` (${found.head.model} was trained without it.)` : ""}` : "Training learns these numbers; here they are random, to show which pairs share one."}`;
     heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
   } else if (found.scores) {
     title.textContent = "Scores";
