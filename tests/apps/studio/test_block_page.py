@@ -147,6 +147,21 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     page.go_back()
     visit.until("document.querySelector('#address').innerText === 'decoder.0.cross.key'")
 
+    # Step by step through all parts, with what each does to the word in the model's numbers.
+    page.locator("[data-part='input']").click()
+    said = [page.locator(".walk-block .said").inner_text()]
+    while page.get_by_role("button", name="Next", exact=True).is_enabled():
+        page.get_by_role("button", name="Next", exact=True).click()
+        key = keys[len(said)]
+        visit.until(f"document.querySelector('[data-part=\"{key}\"]').ariaPressed === 'true'")
+        said.append(page.locator(".walk-block .said").inner_text())
+    assert len(said) == len(keys) == len(set(said))
+    told_of = dict(zip(keys, said, strict=True))
+    assert f"length {visit.shown(float(parts['input'].sizes[2]), 3)}" in told_of["input"]
+    assert f"“{best.strip('·')}” {visit.shown(100 * row.max(), 2)} %" in told_of["cross.weights"]
+    before, after = (visit.shown(float(parts[k].sizes[2]), 3) for k in ("input", "self.sum"))
+    assert f"length {before} becomes {after}" in told_of["self.sum"]
+
 
 def test_stream(visit: Any, given: Any) -> None:
     page = visit.open("block?model=learned&text=the+cat+sat&stack=decoder")

@@ -159,7 +159,7 @@ function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word, t
 }
 
 /** What a word takes from each word, with the one that it takes most from; null for other parts than weights. */
-function sharesOf(part, parts, word) {
+export function sharesOf(part, parts, word) {
   const row = part.role === "weights" ? part.channels?.[word] : null;
   const key = parts.find((each) => each.place === part.place && (each.role === "key" || each.role === "memory"));
   if (!row || !key || key.tokens.length !== row.length || row.length > BAR.most) return null;

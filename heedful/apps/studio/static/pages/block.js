@@ -1,10 +1,10 @@
 import { call, live } from "../api.js";
 import { contextDefaults, contexts } from "../contexts.js";
-import { choice, panel } from "../controls.js";
+import { button, choice, panel } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { additionPicture, additionRows } from "../draw/addition.js";
 import { facts } from "../draw/facts.js";
-import { flowPicture, isMark } from "../draw/flow.js";
+import { flowPicture, isMark, sharesOf } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
@@ -36,7 +36,7 @@ const MEASURES = {
 const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", part: "self.output", word: OPENED, measure: "shares", ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", part: "input", word: OPENED, measure: "shares", ...contextDefaults(studio),
   ...opened(studio, subjectDefaults(studio, kinds).model),
 });
 
@@ -139,13 +139,69 @@ function bandsOf(parts) {
   return new Map(Object.entries(BANDS).map(([place, [title, mixes]]) => [place, { title: !mixes || attends(place) ? title : "Mixes the words", mixes }]));
 }
 
+/** What a part does with the followed word, as a sentence with its numbers; other parts have the library's words. */
+function toldOf(part, found, word) {
+  const { tokens } = found.parts[0];
+  const name = `“${spokenPiece(tokens[word])}”`;
+  const follows = (each) => each?.sizes && each.tokens.join() === tokens.join();
+  const size = (each) => number(each.sizes[word], 3);
+  const before = found.parts.find(({ key }) => key === part.reads[0]);
+  const change = follows(part) && follows(before) ? `: length ${size(before)} becomes ${size(part)}` : "";
+  const length = follows(part) ? `, length ${size(part)}` : "";
+  const width = number(part.shape.at(-1));
+  const [others, where] = part.place === "cross" ? ["each word of the source", " in the source"] : ["every word", ""];
+  const says = {
+    stream: part.key === "input" ? `${name} comes in as a vector of ${width} numbers${length}. Follow it with Next.` : `${name} leaves as a vector of ${width} numbers again${length}: the next block can begin with it.`,
+    norm: `A norm brings all words to about one size${change}.`,
+    query: `The vector of ${name}, through a matrix, becomes its query: what it seeks${where}.`,
+    key: `Through another matrix, ${others} gets a key: what it offers.`,
+    value: `Through a third, ${others} gets a value: what it gives to those that look at it.`,
+    scores: `The query of ${name} times the key of ${others}: how well the two match.`,
+    weights: sharesTold(part, found, word, name),
+    context: `The values are added up by these shares: what ${name} hears${where}.`,
+    inner: `${width} neurons look at ${name} alone: no other word counts here.`,
+    output: `A last matrix, and the vector is ready to be added to the stream${length}.`,
+    sum: `The stream of ${name} goes on with the addition${change}.`,
+  };
+  return says[part.role] ?? part.about;
+}
+
+/** The two words that get most of a word's attention. */
+function sharesTold(part, found, word, name) {
+  const looked = sharesOf(part, found.parts, word);
+  if (!looked) return SAYS.weights;
+  const best = looked.row.map((share, i) => [share, i]).sort((a, b) => b[0] - a[0]).slice(0, 2);
+  return `Softmax makes shares of the scores: ${name} looks at ${best.map(([share, i]) => `“${spokenPiece(looked.tokens[i])}” ${number(100 * share, 2)} %`).join(", then at ")}.`;
+}
+
+/** Through the parts of a block one by one, with what each does. */
+function walk(state) {
+  let found = null;
+  const at = () => Math.max(0, found.parts.findIndex(({ key }) => key === state.values.part));
+  const go = (by) => state.set({ part: found.parts[at() + by].key });
+  const back = button("Back", () => go(-1), { quiet: true });
+  const next = button("Next", () => go(1));
+  const place = h("span", { class: "note" });
+  const told = h("p", { class: "said", role: "status" });
+  const show = (now, word) => {
+    found = now;
+    const part = found.parts[at()];
+    back.disabled = at() === 0;
+    next.disabled = at() === found.parts.length - 1;
+    place.textContent = `${at() + 1} of ${found.parts.length}`;
+    told.textContent = toldOf(part, found, word);
+  };
+  return { element: h("div", { class: "row walk-block" }, back, next, place, told), show };
+}
+
 function followed(host, side, state, second) {
   const sentence = h("p", { class: "sentence note" });
   const picture = figure("The block");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
   const added = figure("What both add");
   const words = h("div", {});
-  picture.host.before(words);
+  const steps = walk(state);
+  picture.host.before(words, steps.element);
   const both = h("div", {}, picture.element);
   // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
   const wide = matchMedia("(min-width: 72rem)");
@@ -179,6 +235,7 @@ function followed(host, side, state, second) {
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names);
+    steps.show(found, word);
     renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
     const rows = additionRows(found.parts, word);
     added.element.hidden = rows === null;
