@@ -78,8 +78,8 @@ PAGES: tuple[Page, ...] = (
         "scale",
         "Scale",
         "The softmax with and without the division by √dₖ.",
-        "The wider a head, the larger its dot products. Without the division by √dₖ, one key takes "
-        "all the weight, and the gradient that could change that vanishes.",
+        "Softmax turns scores into shares of attention. Wide heads have large scores: without the "
+        "division by √dₖ one word takes everything, and training can hardly change that.",
     ),
     Page(
         "attention",
