@@ -136,8 +136,8 @@ PAGES: tuple[Page, ...] = (
         "schedule",
         "Schedule",
         "The learning rate over the steps of training.",
-        "The learning rate, the size of a training step, rises in a straight line at first: the "
-        "warm-up. Then it falls. Move the warm-up: the second chart shows a translator trained so.",
+        "Why training begins with small steps: the learning rate rises at first, the warm-up, and "
+        "then falls. A small translator was trained with six warm-ups: click one.",
     ),
     Page(
         "results",

@@ -1,4 +1,4 @@
-// A row of words, one of which looks at the others, over rows of its numbers: scores, and bars of shares.
+// A row of words, or of other things of which one is chosen, over rows of numbers: scores, and bars of shares.
 
 import { h } from "./dom.js";
 import { wordRow } from "./words.js";
@@ -20,14 +20,15 @@ export const scoreCell = (score) => ({ content: score.toFixed(1).replace("-", "â
 
 /**
  * Draw the words and the rows below them; who was in the words is in the fresh ones.
- * @param drawing {words, chosen, choose, hidden: whether each word is hidden, rows: [title, cells {content, weight, kind}]}
+ * @param drawing {words, chosen, choose, hidden: whether each word is hidden, rows: [title, cells {content, weight, kind}],
+ *   label: what a click does, of: what the table says}
  */
-export function wordShares(host, { words, chosen, choose, hidden = [], rows }) {
+export function wordShares(host, { words, chosen, choose, hidden = [], rows, label = "click a word", of = "The row of a word" }) {
   const focused = host.contains(document.activeElement);
   const grid = h("div", { class: "masked", style: { gridTemplateColumns: `auto repeat(${words.length}, minmax(max-content, 1fr))` } });
-  const buttons = wordRow({ pieces: words, chosen, choose, label: "The word that looks" });
+  const buttons = wordRow({ pieces: words, chosen, choose, label });
   [...buttons.querySelectorAll("button")].forEach((button, i) => button.classList.toggle("unseen-word", Boolean(hidden[i])));
-  grid.append(h("span", { class: "note" }, "click a word"), buttons);
+  grid.append(h("span", { class: "note" }, label), buttons);
   for (const [title, cells] of rows) {
     grid.append(h("span", { class: "note" }, title), ...cells.map(({ content = "", weight = 0, kind = "" }) => {
       const cell = h("span", { class: kind }, content);
@@ -35,6 +36,6 @@ export function wordShares(host, { words, chosen, choose, hidden = [], rows }) {
       return cell;
     }));
   }
-  host.replaceChildren(h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "The row of a word" }, grid));
+  host.replaceChildren(h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid));
   if (focused) host.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
 }
