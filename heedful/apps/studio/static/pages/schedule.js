@@ -140,7 +140,7 @@ function warmupRuns(state) {
     const common = { x: { label: "step", domain: [0, found.steps] }, height: 250, mark: chosen.steps ? [chosen.steps, "end of the warm-up"] : null, choose: ({ run }) => take(run) };
     const of = `over ${found.steps} steps, with warm-ups of ${warmups.map(name).join(", ")} of them.`;
     lineChart(pictures[0].host, { ...common, series: lines((run) => run.rates), y: { label: "learning rate", zero: true }, legend: false, right: 26, describe: `Learning rate ${of}` });
-    lineChart(pictures[1].host, { ...common, series: lines((run) => run.loss), y: { label: "loss on unseen dates", log: true }, ends: true, right: 100, describe: `Validation loss of a translator of six layers ${of}` });
+    lineChart(pictures[1].host, { ...common, series: lines((run) => run.loss), y: { label: "loss on unseen dates", log: true }, ends: true, right: 106, describe: `Validation loss of a translator of six layers ${of}` });
     const { told, why } = sentence(found, chosen, away(chosen) < 0.01);
     words.replaceChildren(...told);
     note.textContent = why;
