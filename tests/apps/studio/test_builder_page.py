@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +63,9 @@ def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     page.go_back()  # each part is a step to go back from
     visit.until("document.querySelector('[data-part=next]')")
     assert "Missing next: softmax" in page.locator(".told").inner_text()
-    page.get_by_role("button", name="Feed-forward").first.click()
+    assert page.get_by_role("button", name="Feed-forward").count() == 0  # of the last part alone
+    page.get_by_role("button", name="Encoder ▸").click()
+    page.get_by_role("button", name="Feed-forward").click()
     assert parts(page) == [*encoder[:-1], "next"]
     page.get_by_role("button", name="Show it complete").click()
     assert len(parts(page)) == 16
@@ -75,6 +78,8 @@ def test_the_page_opens_on_its_first_parts(visit: Any) -> None:
     assert parts(page) == ["embedding", "positions", "self", "next"]
     assert visit.fact("so-far") == "20.0 M of 63.1 M"
     assert page.locator(".map .next").inner_text() == "Residual + norm"
+    tops = page.locator(".map button").evaluate_all("(all) => all.map((each) => each.offsetTop)")
+    assert len(set(tops)) == 1
     room, drawn = (
         page.locator(name).bounding_box()["width"]
         for name in (".assembly-drawing", "[data-part=self]")
@@ -158,6 +163,15 @@ def test_the_nearest_published_model_is_named(visit: Any) -> None:
     assert page.locator(".sizes li").count() <= 10
     row = page.locator(".sizes .near")
     assert "transformer-big (nearest)" in row.inner_text()
+    # A dot stands between the powers of ten as the logarithm says.
+    at = "(each) => parseFloat(each.style.left)"
+    powers = page.locator(".powers .track > *")
+    names = powers.all_inner_texts()
+    assert names[:3] == ["10 M", "100 M", "1 B"]
+    ten, hundred = (powers.nth(i).evaluate(at) for i in (0, 1))
+    big = 214e6 / 1e7
+    dot = row.locator(".dot").evaluate(at)
+    assert dot == pytest.approx(ten + (hundred - ten) * math.log10(big), abs=0.1)
     assert "214 M" in row.inner_text()
 
 
@@ -198,6 +212,11 @@ def test_nothing_moves_where_motion_is_not_wanted(visit: Any, browser: Any) -> N
     dots = ".asm-dot[visibility=visible]"
     moving.wait_for_selector(dots)
     moving.wait_for_selector(".asm-box.lit", state="attached")
+    # In attention a word takes the colours of the others; the network works on each alone.
+    moving.goto(visit.studio + "builder?parts=5")
+    dot = ".asm-dot[data-lane='0'][data-met='{}'] .asm-worked[visibility={}]"
+    for met, worked in (("", "hidden"), ("1,2", "hidden"), ("1,2", "inherit")):
+        moving.wait_for_selector(dot.format(met, worked), state="attached")
     moving.get_by_role("button", name="Stop the flow").click()
     moving.wait_for_function("() => !document.querySelector('.asm-dot')")
     moving.wait_for_function("() => location.search.includes('flow=0')")

@@ -367,6 +367,20 @@ def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> Non
     assert f"{sight.shown(100 * (powers / powers.sum()).max(), 3)} %" in sight.fact("row")
 
 
+def test_a_real_head_looks_at_one_word_without_the_division(sight: Any) -> None:
+    page = sight.open("scale")
+    row = page.locator(".first-sight")
+    assert row.locator("h3").inner_text() == "A real head: where “it” looks"
+    assert float(sight.fact("real-without").split()[0]) > 99
+    assert float(sight.fact("real-with").split()[0]) < 60
+    assert row.locator(".bar").count() == 2 * 9  # "it" is the ninth word, and looks back
+    box = row.bounding_box()
+    assert box["y"] + box["height"] < page.viewport_size["height"]
+    row.get_by_role("button", name="tired").click()
+    assert row.locator(".bar").count() == 2 * 11
+    assert "row=10" in page.url
+
+
 def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> None:
     page = sight.open("masks")
     assert sight.violations(axe) == []

@@ -236,15 +236,16 @@ def test_positions(visit: Any, given: Any) -> None:
 
 def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
+    assert page.locator(".stage input").count() == 0  # a training of one's own is folded
+    page.get_by_text("Plan a training").click()
+    visit.idle()
     assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
     assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
     assert page.get_by_label("Smoothing ε").count() == 0  # folded
-    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate"))
-    assert rates.locator("path.line").count() == 1  # the lesson first, other schedules folded
-    assert not page.get_by_label("Schedule", exact=True).is_visible()
+    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate of your"))
+    assert rates.locator("path.line").count() == 1
     assert "0.0004" in rates.locator("text.tick").all_text_contents()
     assert "40,000" in rates.locator("text.tick").all_text_contents()
-    page.get_by_text("Other schedules, peak and runs").click()
     page.get_by_label("All schedules, side by side").check()
     taking = page.get_by_role("button", name="Take its settings")
     assert not taking.is_visible()
@@ -274,33 +275,38 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
     found = warmups(NoSettings(), Workspace([]))
     of = {each["steps"]: each for each in found["warmups"]}
     page = visit.open("schedule")
-    proof = page.locator("figure", has=page.get_by_role("heading", name="The same share"))
+    proof = page.locator("figure", has=page.get_by_role("heading", name="What the training did"))
+    bars = page.locator(".warmups")
+    assert bars.locator(".bar").all_text_contents() == [
+        f"{100 * each['exact']:.0f} %" for each in found["warmups"]
+    ]
     # From the lowest end to the highest, and as far apart as names must be.
     ends = ["40 %", "80 %", "20 %", "10 %", "5 %", "no warm-up"]
     assert proof.locator("text.end").all_text_contents() == ends
     assert [each["loss"][-1][1] for each in found["warmups"]] == pytest.approx(
         [0.3504, 0.2919, 0.1726, 0.1454, 0.1386, 0.1408], abs=1e-4
     )
-    said = proof.locator("figcaption")
+    said = page.locator(".sentence")
     assert f"loss {of[80]['loss'][-1][1]:.2f} at the end" in said.inner_text()
     assert visit.fact("chosen") == "Warm-up over 10\N{NO-BREAK SPACE}% of the steps"
     assert (
-        visit.fact("lowest") == "Lowest with 40\N{NO-BREAK SPACE}% (0.14, 96.7\N{NO-BREAK SPACE}%)."
+        visit.fact("lowest")
+        == "Lowest loss with 40\N{NO-BREAK SPACE}% (0.14, 96.7\N{NO-BREAK SPACE}%)."
     )
-    # The end of the warm-up stands at one place of both charts.
-    marks = page.locator("line.roll-from").evaluate_all(
-        "(all) => all.map((e) => e.x1.baseVal.value)"
-    )
-    assert marks[0] == pytest.approx(marks[1], abs=1)
+    # The rates of the same runs stand beside their losses.
+    rates = page.locator("figure", has=page.get_by_role("heading", name="Learning rate: the size"))
+    assert rates.locator("path.line").count() == len(ends)
+    assert rates.bounding_box()["y"] == proof.bounding_box()["y"]
+    assert rates.locator("text.marked").text_content() == "end of the warm-up"
     assert proof.bounding_box()["y"] + proof.bounding_box()["height"] < 900
     proof.locator("text.end", has_text="20 %").click(force=True)
     visit.until("location.search.includes('warmup=8000')")
     visit.idle()
-    assert visit.fact("peak-step") == "8,000"
+    assert bars.get_by_role("button", pressed=True).inner_text() == "20 %"
     assert proof.locator("text.end.strong").all_text_contents() == ["20 %"]
     assert "but the runs overlap" in visit.fact("lowest")
     assert of[160]["low"] <= of[320]["high"]
-    assert proof.locator("path.line:not(.faint)").count() == 1
+    assert proof.locator("path.line:not(.faint)").count() == 2  # and the one without warm-up
     # The line of the runs without warm-up is the highest at its end.
     svg = proof.locator("svg[role=img]")
     x, y = svg.evaluate(
@@ -312,10 +318,14 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
     visit.until("location.search.includes('warmup=0')")
     visit.idle()
     assert visit.fact("chosen") == "No warm-up"
+    edge = "(name) => name.ownerSVGElement.clientWidth - name.getBBox().x - name.getBBox().width"
+    assert proof.locator("text.end.strong").evaluate(edge) >= 0  # the bold name is whole
     assert (
         f"{100 * of[0]['exact']:.0f}\N{NO-BREAK SPACE}% of unseen dates exactly right"
         in said.inner_text()
     )
+    bars.get_by_role("button", name="80 %").click()
+    visit.until("location.search.includes('warmup=32000')")
     visit.open("schedule?warmup=1500")
     assert "5\N{NO-BREAK SPACE}% of the steps, the nearest that was recorded" in said.inner_text()
 

@@ -78,8 +78,8 @@ PAGES: tuple[Page, ...] = (
         "scale",
         "Scale",
         "The softmax with and without the division by √dₖ.",
-        "The wider a head, the larger its dot products. Without the division by √dₖ, one key takes "
-        "all the weight, and the gradient that could change that vanishes.",
+        "Softmax turns scores into shares of attention. Wide heads have large scores: without the "
+        "division by √dₖ one word takes everything, and training can hardly change that.",
     ),
     Page(
         "attention",
@@ -136,8 +136,8 @@ PAGES: tuple[Page, ...] = (
         "schedule",
         "Schedule",
         "The learning rate over the steps of training.",
-        "The learning rate, the size of a training step, rises in a straight line at first: the "
-        "warm-up. Then it falls. Move the warm-up: the second chart shows a translator trained so.",
+        "Why training begins with small steps: the learning rate rises at first, the warm-up, and "
+        "then falls. A small translator was trained with six warm-ups: click one.",
     ),
     Page(
         "results",

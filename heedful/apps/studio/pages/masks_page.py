@@ -124,8 +124,15 @@ def read_sentence(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
         "start" if special else piece.strip("\u2581")
         for piece, special in zip(tokens.pieces, tokens.special, strict=True)
     ]
-    scores = round_digits(sublayer.module.scale * query @ key.mT)
-    return {"words": words, "model": MODEL, "layer": LAYER + 1, "head": HEAD + 1, "scores": scores}
+    return {
+        "words": words,
+        "model": MODEL,
+        "layer": LAYER + 1,
+        "head": HEAD + 1,
+        "scores": round_digits(sublayer.module.scale * query @ key.mT),
+        "products": round_digits(query @ key.mT),
+        "width": query.shape[-1],
+    }
 
 
 def _positions(request: DrawRequest) -> Positions:

@@ -8,6 +8,7 @@ import { redrawn, series } from "./colours.js";
 const ROW = { height: 32, gap: 11 };
 const WORD = 44; // pixels from word to word
 const SPEED = 95; // pixels a second
+const SLOW = 26; // where words meet and where they are worked on, so that it is seen
 const PAUSE = 0.9; // seconds between two waves
 const SENTENCE = ["I", "love", "cats"];
 const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
@@ -175,7 +176,7 @@ function drawStack(svg, stack) {
     s("path", { class: "asm-lane", d: `M${feet[i]} ${bottom + 6}L${x} ${bottom - 6}V${end}` })));
   svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "so far" : "text") : stack.decoder ? "written so far" : "text"));
   frame(svg, stack);
-  const ways = lanes.map((x, i) => ({ stack, colour: i, points: [[feet[i], bottom + 6], [x, bottom - 6], [x, end]] }));
+  const ways = lanes.map((x, i) => ({ stack, colour: i, lane: i, points: [[feet[i], bottom + 6], [x, bottom - 6], [x, end]] }));
   for (const box of list) {
     svg.append(drawBox(box, stack));
     ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
@@ -227,7 +228,7 @@ const MEETS = {
 /** The ways within a part: between lanes where words meet, a cell for each where they do not. */
 function inside(svg, box, { lanes, ...stack }) {
   const [low, high] = [box.y + box.height - 3, box.y + 3];
-  if (box.alone) svg.append(...lanes.map((x) => s("rect", { class: "asm-cell", x: x - 5, y: high + 3, width: 10, height: box.height - 12, rx: 2 })));
+  if (box.alone) svg.append(...lanes.map((x) => s("rect", { class: "asm-cell", "data-within": box.key, x: x - 5, y: high + 3, width: 10, height: box.height - 12, rx: 2 })));
   const meets = MEETS[box.mixes];
   if (!meets) return [];
   const ways = [];
@@ -236,8 +237,8 @@ function inside(svg, box, { lanes, ...stack }) {
     if (i === j || !meets(i, j)) return;
     const height = (low + high) / 2 + (passed ? Math.sign(i - j) * 4 : 0);
     const points = passed ? [[from, height], [to, height]] : [[from, low], [to, high]];
-    svg.append(s("path", { class: passed ? "asm-mix asm-state" : "asm-mix", d: `M${points.map((point) => point.join(" ")).join("L")}` }));
-    ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points });
+    svg.append(s("path", { class: passed ? "asm-mix asm-state" : "asm-mix", "data-within": box.key, d: `M${points.map((point) => point.join(" ")).join("L")}` }));
+    ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points, until: passed ? null : high });
   }));
   return ways;
 }
@@ -251,7 +252,7 @@ function bypass(svg, box, stack) {
   const [low, high] = [first.y + first.height + 5, box.y + box.height / 2];
   const from = stack.lanes[2];
   svg.append(s("circle", { class: "asm-branch", cx: from, cy: low, r: 2.6 }), s("path", { class: "asm-bypass", "marker-end": "url(#asm-tip)", d: `M${from} ${low}H${x - 5}Q${x} ${low} ${x} ${low - 5}V${high + 5}Q${x} ${high} ${inner} ${high}` }));
-  return [{ stack, colour: 2, small: true, points: [[from, low], [x, low], [x, high], [inner, high]] }];
+  return [{ stack, colour: 2, small: true, points: [[from, low], [x, low], [x, high], [inner, high]], until: high }];
 }
 
 /** From the top of the encoder into the decoder's cross-attention. */
@@ -267,33 +268,92 @@ function crossing(svg, [encoder, decoder], view) {
   return [0, 1, 2].map((i) => ({ stack: encoder, crossing: true, delay: i * 0.12, colour: i, points }));
 }
 
+/** When the wave of a stack is how high: it slows down where words meet and where each is worked on. */
+function clockOf({ list, bottom }) {
+  const slow = list.filter((box) => (box.mixes || box.alone) && !box.gone).map(({ y, height }) => ({ from: bottom + 6 - y - height, height })).sort((a, b) => a.from - b.from);
+  const at = (y) => {
+    const climbed = bottom + 6 - y;
+    return slow.reduce((time, { from, height }) => time + Math.max(0, Math.min(height, climbed - from)) * (1 / SLOW - 1 / SPEED), climbed / SPEED);
+  };
+  const height = (time) => {
+    let [climbed, left] = [0, time];
+    for (const box of slow) {
+      const [before, within] = [(box.from - climbed) / SPEED, box.height / SLOW];
+      if (left < before) break;
+      if (left < before + within) return bottom + 6 - box.from - (left - before) * SLOW;
+      left -= before + within;
+      climbed = box.from + box.height;
+    }
+    return bottom + 6 - climbed - left * SPEED;
+  };
+  return { at, height };
+}
+
+/** A word on its way: a disc of its colour, then of the colours of the words that it met; framed once it was worked on. */
+function traveller({ stack, lane, points: [[foot, low], [x, high]], end }) {
+  const disc = s("g", {});
+  const frame = s("rect", { class: "asm-worked", x: -6.5, y: -6.5, width: 13, height: 13, rx: 2 });
+  const dot = s("g", { class: "asm-dot", "data-lane": lane, visibility: "hidden" }, disc, frame);
+  const meetings = stack.list.filter((box) => box.mixes && !box.gone);
+  const works = stack.list.filter((box) => box.alone && !box.gone);
+  const others = ({ mixes }) => stack.lanes.map((_, i) => i).filter((i) => i !== lane && (mixes === "memory" || MEETS[mixes](i, lane)));
+  let drawn = null;
+  const move = (y) => {
+    const met = [...new Set(meetings.filter((box) => y < box.y + box.height / 2).flatMap(others))].sort();
+    if (met.join() !== drawn) {
+      drawn = met.join();
+      dot.setAttribute("data-met", drawn);
+      disc.replaceChildren(s("circle", { r: 4.5, fill: series(lane) }), ...met.map((colour, i) => s("path", { d: wedge(0.5 + i / met.length / 2, 0.5 + (i + 1) / met.length / 2), fill: series(colour) })));
+    }
+    const grown = works.some((box) => y > box.y && y < box.y + box.height) || meetings.some((box) => y > box.y && y < box.y + box.height) ? 1.5 : 1;
+    frame.setAttribute("visibility", works.some((box) => y < box.y + box.height / 2) ? "inherit" : "hidden");
+    dot.setAttribute("visibility", y <= low && y >= end ? "visible" : "hidden");
+    const across = y > high ? foot + ((x - foot) * (low - y)) / (low - high) : x;
+    dot.setAttribute("transform", `translate(${across.toFixed(1)} ${y.toFixed(1)}) scale(${grown})`);
+  };
+  return { dot, move };
+}
+
+/** A piece of a disc between two shares of its turn. */
+function wedge(from, to) {
+  const edge = (share) => [Math.sin(2 * Math.PI * share), -Math.cos(2 * Math.PI * share)].map((value) => (4.5 * value).toFixed(2)).join(" ");
+  return `M0 0L${edge(from)}A4.5 4.5 0 0 1 ${edge(to)}Z`;
+}
+
 /** Waves of dots: through the encoder, across, through the decoder; a part lights up as they pass. */
 function flow(host, svg, ways, stacks) {
   const [encoder, decoder] = stacks;
-  const climb = (stack) => Math.max(30, stack.bottom + 16 - stack.top) / SPEED;
+  const clocks = stacks.map(clockOf);
+  const climb = (i) => clocks[i].at(Math.min(stacks[i].top - 10, stacks[i].bottom - 24));
   const crossed = ways.find((way) => way.crossing);
-  const arrive = climb(encoder) + (crossed ? lengthOf(crossed.points) / SPEED : 0.2);
+  const arrive = climb(0) + (crossed ? lengthOf(crossed.points) / SPEED : 0.2);
   const cross = decoder?.list.find((box) => box.key === "cross");
   // The decoder's wave reaches cross-attention when the memory does.
-  const begin = decoder ? Math.max(0, arrive - (cross ? (decoder.bottom + 6 - cross.y - cross.height) / SPEED : 0)) : 0;
-  const period = (decoder ? begin + climb(decoder) : climb(encoder)) + PAUSE;
-  const dots = ways.map((way) => {
-    const is = way.stack.decoder;
-    const start = way.crossing ? climb(encoder) + way.delay : (is ? begin : 0) + (way.stack.bottom + 6 - way.points[0][1]) / SPEED;
+  const begin = decoder ? Math.max(0, arrive - (cross ? clocks[1].at(cross.y + cross.height) : 0)) : 0;
+  const period = (decoder ? begin + climb(1) : climb(0)) + PAUSE;
+  const clock = (stack) => clocks[stack === encoder || !stack.decoder ? 0 : 1];
+  const base = (stack) => (stack.decoder ? begin : 0);
+  const words = ways.filter((way) => way.lane !== undefined).map((way) => ({ ...way, ...traveller({ ...way, end: way.points.at(-1)[1] }) }));
+  const dots = ways.filter((way) => way.lane === undefined).map((way) => {
+    const { at } = clock(way.stack);
+    const length = lengthOf(way.points);
+    const start = way.crossing ? climb(0) + way.delay : base(way.stack) + at(way.points[0][1]);
+    const speed = way.crossing || way.until === null ? SPEED : length / (at(way.until) - at(way.points[0][1]));
     const dot = s("circle", { class: "asm-dot", r: way.small ? 3 : 4.5, fill: series(way.colour), visibility: "hidden" });
-    svg.append(dot);
-    return { ...way, start, dot, length: lengthOf(way.points) };
+    return { ...way, start, speed, dot, length };
   });
+  svg.append(...[...dots, ...words].map(({ dot }) => dot));
   const lit = stacks.flatMap((stack) => stack.list.map((box) => ({
-    element: svg.querySelectorAll(`[data-part="${box.key}"]`), y: box.y, height: box.height,
-    from: (stack.decoder ? begin : 0) + (stack.bottom + 6 - box.y - box.height) / SPEED, until: (stack.decoder ? begin : 0) + (stack.bottom + 6 - box.y) / SPEED,
+    elements: svg.querySelectorAll(`[data-part="${box.key}"], [data-within="${box.key}"]`),
+    from: base(stack) + clock(stack).at(box.y + box.height), until: base(stack) + clock(stack).at(box.y),
   })));
   const started = performance.now();
   const step = (now) => {
     if (!svg.isConnected) return;
-    const at = ((now - started) / 1000) % period;
-    for (const { dot, start, length, points } of dots) {
-      const gone = (at - start) * SPEED;
+    const time = ((now - started) / 1000) % period;
+    for (const { stack, move } of words) move(clock(stack).height(time - base(stack)));
+    for (const { dot, start, speed, length, points } of dots) {
+      const gone = (time - start) * speed;
       const visible = gone >= 0 && gone <= length;
       dot.setAttribute("visibility", visible ? "visible" : "hidden");
       if (!visible) continue;
@@ -301,7 +361,7 @@ function flow(host, svg, ways, stacks) {
       dot.setAttribute("cx", x.toFixed(1));
       dot.setAttribute("cy", y.toFixed(1));
     }
-    for (const { element, from, until } of lit) for (const each of element) each.classList.toggle("lit", at >= from && at <= until + 0.15);
+    for (const { elements, from, until } of lit) for (const each of elements) each.classList.toggle("lit", time >= from && time <= until + 0.15);
     host.frame = requestAnimationFrame(step);
   };
   host.frame = requestAnimationFrame(step);

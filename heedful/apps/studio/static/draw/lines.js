@@ -22,7 +22,7 @@ let charts = 0;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
  *   ends: true for names at the ends of the lines but pale ones, where there is room, instead of a legend; mark: [x, words] of an upright line,
- *   under: points of a pale shape below the lines, which has no axis; left, right: the room beside the field, at least;
+ *   left, right: the room beside the field, at least;
  *   choose: called with the series that is clicked, or its name;
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
@@ -48,7 +48,6 @@ function draw(host, chart) {
     .attr("aria-label", `${chart.describe} Arrow keys read the numbers.`);
   frame(parts.frame, plot.x, plot.y, plot, { x: chart.x.label, y: chart.y.label });
   parts.field.attr("x", plot.left - EDGE).attr("y", 0).attr("width", plot.right - plot.left + 2 * EDGE).attr("height", plot.bottom + EDGE);
-  parts.under.attr("d", chart.under ? shapeOf(chart.under, plot) : null);
   parts.svg.classed("choosable", Boolean(chart.choose));
   drawLines(parts.lines, plot);
   drawNames(parts.names, plot);
@@ -66,7 +65,6 @@ function partsOf(host, chart) {
   const parts = {
     svg, value: null,
     field: svg.append("clipPath").attr("id", id).append("rect"),
-    under: svg.append("path").attr("class", "under").attr("clip-path", `url(#${id})`),
     frame: svg.append("g"),
     over: svg.append("g"), // what a linked chart adds
     lines: svg.append("g").attr("clip-path", `url(#${id})`).attr("pointer-events", "none"),
@@ -104,12 +102,6 @@ function layOut(host, chart, all) {
 }
 
 const isNamed = (each) => !each.faint || each.named;
-
-/** A shape as high as three quarters of the field. */
-function shapeOf(points, { x, top, bottom }) {
-  const high = Math.max(...points.map((point) => point[1]));
-  return d3.area().x(([px]) => x.scale(px)).y0(bottom).y1(([, py]) => bottom - 0.75 * (bottom - top) * (py / high)).digits(1)(points);
-}
 
 const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
 

@@ -99,6 +99,7 @@ export async function mount({ root, below, side, state }) {
   const back = button("Take back", () => go(count() === steps(state.values).length ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
   const moving = button("Stop the flow", () => state.set({ flow: !state.values.flow }), { quiet: true });
+  const legend = h("span", { class: "note" }, "Mixed colours: words that met. Frame: worked on alone.");
   const map = h("ol", {});
   const route = h("nav", { class: "map", "aria-label": "Parts in their order" }, map);
   const words = h("div", { class: "told assembling", role: "status" });
@@ -106,7 +107,7 @@ export async function mount({ root, below, side, state }) {
   const total = h("div", {});
   const breaks = h("div", {});
   const runs = figure("The small translator with and without it");
-  const beside = figure("Compared with published models", "The nearest and the best known. Bars are logarithmic: each step of the same length multiplies.");
+  const beside = figure("Compared with published models", "The nearest and the best known. From line to line to the right: ten times as many parameters.");
   const mixing = h("div", {});
   const lengths = { operations: figure("Operations by length"), state: figure("What is remembered, by length") };
   const components = h("div", {});
@@ -117,6 +118,7 @@ export async function mount({ root, below, side, state }) {
   let found = null;
   let recorded = null;
   let training = null;
+  let unfolded = null; // the part of the model whose steps were asked for, until a step is taken
   const trainer = liveTraining({
     components: () => smallParts(state.values), seed: () => state.values.seed, names: smallName,
     changed: (now) => {
@@ -124,7 +126,7 @@ export async function mount({ root, below, side, state }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model")), total);
+  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model"), legend), total);
   root.append(body);
   below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))),
@@ -157,16 +159,29 @@ export async function mount({ root, below, side, state }) {
     back.disabled = at === 0;
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
-    moving.hidden = still;
+    moving.hidden = legend.hidden = still;
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
-    const focused = document.activeElement?.dataset.step;
-    map.replaceChildren(...all.map((each, i) => h("li", {},
-      h("button", { type: "button", class: i < at ? "passed" : i === at ? "next" : null, "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
-    if (focused !== undefined) map.querySelector(`[data-step="${focused}"]`)?.focus();
+    drawRoute(all, at);
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
     words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), next || lost.length ? h("p", {}, next ? [`${does} `, h("strong", {}, missing)] : [],
       ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))) : "", next || !lost.length || !recorded ? "" : written(lost));
+  }
+
+  /** The steps in their order: those of one part of the model, and a button for each other part, which unfolds it. */
+  function drawRoute(all, at) {
+    const focused = document.activeElement?.dataset;
+    const open = unfolded ?? (all[at] ?? all.at(-1)).group;
+    const chip = (name, is, press, own) => h("li", {}, h("button", { type: "button", class: is.passed ? "passed" : is.next ? "next" : null, "aria-current": is.here ? "step" : null, onclick: press, ...own }, name));
+    const groups = [...new Set(all.map((each) => each.group))].map((group) => all.map((each, step) => ({ ...each, step })).filter((each) => each.group === group));
+    map.replaceChildren(...groups.flatMap((own) => (own[0].group === open
+      ? own.map(({ name, step }) => chip(name, { passed: step < at, next: step === at, here: step === at - 1 }, () => go(step + 1 === at ? step : step + 1), { "data-step": step, "aria-pressed": String(step < at) }))
+      : [chip(`${own[0].group} ▸`, { passed: own.at(-1).step < at, here: own.some(({ step }) => step === at - 1) }, () => {
+        unfolded = own[0].group;
+        drawRoute(all, at);
+        map.querySelector(`[data-step="${own[0].step}"]`).focus();
+      }, { "aria-expanded": "false", "data-group": own[0].group })])));
+    if (focused?.step !== undefined) map.querySelector(`[data-step="${focused.step}"]`)?.focus();
   }
 
   /** What the recorded runs without these parts write for a line that they get wrong, where there is one. */
@@ -235,6 +250,7 @@ export async function mount({ root, below, side, state }) {
     fields.experts.hidden = !blocks || !num_experts;
   };
   state.watch((_, changed) => {
+    if (changed.includes("parts")) unfolded = null;
     complete();
     const { values } = state; // with what was completed
     const heads = values.family === "blocks" ? fitting(values, known) : values.num_heads;
@@ -409,17 +425,18 @@ const KNOWN = ["transformer-base", "bert-base", "gpt2", "gpt3", "llama-7b"];
 const SHOWN = 4; // presets on both sides together
 const nearest = (presets, total) => presets.reduce((best, each) => (apart(each.parameters, total) < apart(best.parameters, total) ? each : best));
 
-/** Bars by the number of parameters, on a logarithmic axis. */
+/** Dots by the number of parameters, on a logarithmic axis with its powers of ten. */
 function compared(host, presets, total, near) {
   redrawn(host, () => {
     const closest = [...presets].sort((a, b) => apart(a.parameters, total) - apart(b.parameters, total)).slice(0, SHOWN);
     const rows = [...presets.filter((each) => closest.includes(each) || KNOWN.includes(each.name)), { name: "yours", parameters: total, own: true }].sort((a, b) => a.parameters - b.parameters);
-    const [low, high] = [Math.log10(rows[0].parameters) - 0.3, Math.log10(rows.at(-1).parameters)];
-    host.replaceChildren(h("ul", { class: "beside sizes" }, rows.map((row) => {
-      const bar = h("span", { class: "length" });
-      bar.style.width = `${Math.max(1, (100 * (Math.log10(row.parameters) - low)) / (high - low))}%`;
-      return h("li", { class: row.own ? "own" : row === near ? "near" : null }, h("span", { class: "who" }, row === near ? `${row.name} (nearest)` : row.name), h("span", { class: "track" }, bar),
-        h("span", { class: "count" }, size(row.parameters)));
-    })));
+    const [low, high] = [Math.floor(Math.log10(rows[0].parameters)), Math.ceil(Math.log10(rows.at(-1).parameters))];
+    const at = (parameters, attributes, ...words) => h("span", { ...attributes, style: { left: `${(100 * (Math.log10(parameters) - low)) / (high - low)}%` } }, ...words);
+    const powers = Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i));
+    const track = (...marks) => h("span", { class: "track" }, marks.flat());
+    host.replaceChildren(
+      h("div", { class: "beside powers", "aria-hidden": "true" }, h("span", {}), track(powers.map((power) => at(power, {}, size(power)))), h("span", {})),
+      h("ul", { class: "beside sizes" }, rows.map((row) => h("li", { class: row.own ? "own" : row === near ? "near" : null }, h("span", { class: "who" }, row === near ? `${row.name} (nearest)` : row.name),
+        track(powers.map((power) => at(power, { class: "power" })), at(row.parameters, { class: "dot" })), h("span", { class: "count" }, size(row.parameters))))));
   });
 }

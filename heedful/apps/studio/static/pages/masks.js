@@ -2,7 +2,7 @@ import { call, live } from "../api.js";
 import { button, panel, slider, text } from "../controls.js";
 import { figure, folded, h, number } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
-import { wordRow } from "../words.js";
+import { scoreCell, shareCell, softmax, wordShares } from "../word_shares.js";
 
 const FOLLOWED = "it"; // the word whose row is shown where none is chosen
 
@@ -105,37 +105,18 @@ function attending(found, { words, scores, ...head }) {
   return { ...known, head, scores: own, weights: weights((i, j) => found.visible[i][j]), unmasked: weights((i, j) => real(i) && real(j)) };
 }
 
-function softmax(scores) {
-  const most = Math.max(...scores);
-  if (most === -Infinity) return scores.map(() => 0);
-  const powers = scores.map((score) => Math.exp(score - most));
-  const sum = powers.reduce((a, b) => a + b);
-  return powers.map((power) => power / sum);
-}
-
 /** The row of a word in numbers: its scores, what the mask does to them, its attention with the mask and without. */
-function rowOf(host, { found, word, hidden, choose }) {
-  const names = found.words;
-  const grid = h("div", { class: "masked", style: { gridTemplateColumns: `auto repeat(${names.length}, minmax(max-content, 1fr))` } });
-  const words = wordRow({ pieces: names, chosen: word, choose, label: "The word that looks" });
-  [...words.querySelectorAll("button")].forEach((button, i) => button.classList.toggle("unseen-word", hidden[word][i]));
-  const line = (title, cells) => [h("span", { class: "note" }, title), ...cells];
-  const cell = (content, { weight = 0, kind = "" } = {}) => {
-    const made = h("span", { class: kind }, content);
-    made.style.setProperty("--weight", weight);
-    return made;
-  };
-  const share = (weight) => (weight < 0.005 ? "0" : `${Math.round(100 * weight)} %`);
-  const [weights, unmasked] = [found.weights[word], found.unmasked?.[word]];
+function rowOf(host, { found, word, hidden: all, choose }) {
+  const [weights, unmasked, hidden] = [found.weights[word], found.unmasked?.[word], all[word]];
   const most = Math.max(...weights, ...unmasked ?? []);
-  grid.append(...line("click a word", [words]));
+  const out = (content = "") => ({ content, kind: "out" });
+  const rows = [["with mask", weights.map((weight, i) => (hidden[i] ? out() : shareCell(weight, most)))]];
   if (found.scores) {
-    grid.append(...line("score", found.scores[word].map((value) => cell(value.toFixed(1).replace("-", "−")))),
-      ...line(found.added ? "mask, bias" : "mask", hidden[word].map((is, i) => cell(is ? "−∞" : `+${number(found.added?.[word][i] ?? 0, 2)}`.replace("+−", "−"), { kind: is ? "out" : "" }))));
+    rows.unshift(["score", found.scores[word].map(scoreCell)],
+      [found.added ? "mask, bias" : "mask", hidden.map((is, i) => (is ? out("−∞") : { content: `+${number(found.added?.[word][i] ?? 0, 2)}`.replace("+−", "−") }))]);
   }
-  grid.append(...line("with mask", weights.map((weight, i) => (hidden[word][i] ? cell("", { kind: "out" }) : cell(share(weight), { weight: weight / most, kind: "bar" })))));
-  if (unmasked) grid.append(...line("without", unmasked.map((weight, i) => cell(share(weight), { weight: weight / most, kind: hidden[word][i] ? "bar lost" : "bar" }))));
-  host.append(h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "The row of a word" }, grid));
+  if (unmasked) rows.push(["without", unmasked.map((weight, i) => shareCell(weight, most, hidden[i] ? "bar lost" : "bar"))]);
+  wordShares(host, { words: found.words, chosen: word, choose, hidden, rows });
 }
 
 /** A row in a sentence: where the word looks, and what the mask keeps from it. */
@@ -195,12 +176,10 @@ function drawn(host, state) {
     const choose = (to) => state.set({ row: to }, { step: true });
     const sides = { rows: { label: "query", names }, columns: { label: "key", names }, marked: { side: "row", index: word }, choose };
     told.hidden = !found.words;
-    const focused = row.contains(document.activeElement);
-    row.replaceChildren();
-    if (found.words) {
+    if (!found.words) row.replaceChildren();
+    else {
       const own = { found: { ...found, words: names }, word, hidden, choose, mask: state.values.mask };
       rowOf(row, own);
-      if (focused) row.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
       told.replaceChildren(...toldOf(own));
     }
     pairs.replaceChildren(`${found.sentence} Pairs that see each other: `, h("strong", { "data-fact": "seen" }, `${number(found.seen)} of ${number(found.pairs)}`), ", ", h("span", { "data-fact": "share" }, `${number((100 * found.seen) / found.pairs, 3)} %`), ".");

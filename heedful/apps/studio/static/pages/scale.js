@@ -1,13 +1,15 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, panel, slider } from "../controls.js";
-import { figure, folded, h, number, section } from "../dom.js";
+import { figure, folded, h, number, percent, section } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
+import { scoreCell, shareCell, softmax, wordShares } from "../word_shares.js";
 
 export const wide = true;
-export const defaults = () => ({ width: 64, keys: 12, seed: 1 });
+export const defaults = () => ({ width: 64, keys: 12, seed: 1, row: -1 });
 
+const FOLLOWED = "it"; // the word whose row is shown where none is chosen
 const WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];
 
 export function mount({ root, side, state }) {
@@ -20,6 +22,7 @@ export function mount({ root, side, state }) {
       button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })));
   const proof = h("p", { class: "note" }, "Query and keys are drawn at random, with variance 1 in each channel. Their product adds dₖ random numbers of variance 1, so its variance is dₖ, and dividing by √dₖ makes it 1 again. In training it decides: ", h("a", { href: addressOf("without", "shown=wide&shown=scale") }, "a translator with keys of 512 channels, with the division and without"), ".");
   root.append(one, proof, section("At every width"), many);
+  realHead(state, (element) => root.before(element));
   const pictures = compared(one);
   const curves = atEveryWidth(many);
   const ask = () => {
@@ -33,6 +36,7 @@ export function mount({ root, side, state }) {
     curves(found, state.values);
   });
   state.watch((_, changed) => {
+    if (changed.every((name) => name === "row")) return;
     compare();
     if (changed.some((name) => name !== "width")) sweep();
     else if (swept) curves(swept, state.values);
@@ -41,8 +45,43 @@ export function mount({ root, side, state }) {
   sweep();
 }
 
+/** A trained head at work, once it is known that its model is at hand: the row of a word with the division and without. */
+function realHead(state, place) {
+  const { element, host, words } = figure("");
+  element.classList.add("first-sight");
+  let found = null;
+  const draw = () => {
+    if (!found?.scores) return;
+    if (!element.isConnected) place(element);
+    const names = found.words;
+    const chosen = Math.min(state.values.row < 0 ? names.indexOf(FOLLOWED) : state.values.row, names.length - 1);
+    const before = (row) => row[chosen].slice(0, chosen + 1); // it is a decoder's: words look back
+    const line = (row, cell) => [...row.map(cell), ...names.slice(chosen + 1).map(() => ({ kind: "out" }))];
+    const [raw, divided] = [before(found.products), before(found.scores)];
+    const [without, shares] = [softmax(raw), softmax(divided)];
+    element.querySelector("h3").textContent = `A real head: where “${names[chosen]}” looks`;
+    wordShares(host, { words: names, chosen, choose: (row) => state.set({ row }, { step: true }), rows: [
+      ["score q·k", line(raw, scoreCell)],
+      ["attention", line(without, (weight) => shareCell(weight, 1, "bar undivided"))],
+      [`q·k / √${found.width}`, line(divided, scoreCell)],
+      ["attention", line(shares, (weight) => shareCell(weight, 1))],
+    ] });
+    const best = without.indexOf(Math.max(...without));
+    const strong = (share, key) => h("strong", { "data-fact": key }, percent(share));
+    words.replaceChildren(`Without the division “${names[best]}” gets `, strong(without[best], "real-without"), ", with it ", strong(shares[best], "real-with"),
+      `: the order stays, and other words are heard too. ${chosen < names.length - 1 ? "Hatched: later words, which it may not see. " : ""}Layer ${found.layer}, head ${found.head} of ${found.model}, dₖ = ${found.width}.`);
+  };
+  live(element, (signal) => call("masks", "head", {}, signal), (answer) => {
+    found = answer;
+    draw();
+  })();
+  state.watch((_, changed) => {
+    if (changed.includes("row")) draw();
+  });
+}
+
 function compared(host) {
-  const sides = [["without", "Softmax of q·k", 1], ["with", "Softmax of q·k / √dₖ", 0]].map(([side, title, colour]) => {
+  const sides = [["without", "Random keys: softmax of q·k", 1], ["with", "Random keys: softmax of q·k / √dₖ", 0]].map(([side, title, colour]) => {
     const picture = figure(title);
     const about = h("div", { class: "slim" });
     picture.element.append(about);
@@ -58,7 +97,7 @@ function compared(host) {
       });
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
-        [`keys that count, of ${keys}`, number(effective, 3), `${side}-effective`],
+        ["keys that count", number(effective, 3), `${side}-effective`],
         ["size of the gradient", number(gradient, 3), `${side}-gradient`],
       ]));
     }

@@ -1,7 +1,8 @@
 import { call, live, problem } from "../api.js";
-import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
-import { figure, folded, h, number, percent } from "../dom.js";
+import { button, check, choice, copyable, panel, slider } from "../controls.js";
+import { figure, folded, foldedSection, h, number, percent } from "../dom.js";
 import { lineChart } from "../draw/lines.js";
+import { shareCell, wordShares } from "../word_shares.js";
 import { labelSmoothing, smoothingDefaults } from "../smoothing.js";
 
 export const wide = true;
@@ -10,13 +11,25 @@ export const defaults = () => ({
 });
 
 const NAMES = { inverse_sqrt: "inverse square root", cosine: "cosine", linear: "linear", constant: "constant" };
-const RARE = ["kind", "others", "paper", "log", "run"];
+const OF_PLAN = ["kind", "others", "paper", "log", "run", "steps", "peak", "final", "width"]; // what the recorded runs do not follow
 const STEPS = [100, 200, 500, 1000, 2000, 5000, 10000, 20000, 40000, 50000, 100000, 200000, 300000, 500000, 1000000];
 const RATES = [0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01];
 const WIDTHS = [32, 64, 128, 256, 512, 768, 1024, 2048, 4096];
-const SIDES = { left: 78, right: 86 }; // of both charts: the ends of their warm-ups stand one above the other
 
-export function mount({ root, side, state, studio }) {
+export function mount({ root, state, studio }) {
+  const plan = foldedSection("Plan a training: the schedule of 2017 and others", () => planned(state, studio));
+  const beside = foldedSection("Label smoothing: targets that are not quite certain", () => labelSmoothing(state));
+  const open = (values) => {
+    plan.open ||= state.differs(OF_PLAN);
+    beside.open ||= isSmoothed(values);
+  };
+  root.append(warmupRuns(state), plan, beside);
+  state.watch(open);
+  open(state.values);
+}
+
+/** The learning rate of a training of one's own, by its settings. */
+function planned(state, studio) {
   const runs = studio.places.filter((place) => place.run && !place.compared).map((place) => place.name);
   const fields = {
     width: slider(state, "width", { label: "Width of the model", stops: WIDTHS }),
@@ -24,25 +37,20 @@ export function mount({ root, side, state, studio }) {
     final: slider(state, "final", { label: "Rate at the end", stops: [0, ...RATES] }),
   };
   const taking = button("Take its settings", () => take(state.values.run), { quiet: true });
-  const rare = more("Other schedules, peak and runs",
+  const settings = panel(
+    slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 100, 500, 1000, 2000, 4000, 8000, 16000, 32000] }),
+    slider(state, "steps", { label: "Steps in all", stops: STEPS }),
     choice(state, "kind", { label: "Schedule", options: Object.entries(NAMES) }),
+    fields.width, fields.peak, fields.final,
+    runs.length ? choice(state, "run", { label: "Lay a run over it", options: [["", "none"], ...runs] }) : null, taking,
+    check(state, "paper", { label: "Peak by the 2017 formula" }),
     check(state, "others", { label: "All schedules, side by side" }),
-    check(state, "paper", { label: "Peak by the 2017 formula" }), fields.width, fields.peak, fields.final,
-    check(state, "log", { label: "Logarithmic axes" }),
-    runs.length ? choice(state, "run", { label: "Lay a run over it", options: [["", "none"], ...runs] }) : null, taking);
-  rare.open = state.differs(RARE);
-  side.append(
-    panel(
-      slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 100, 500, 1000, 2000, 4000, 8000, 16000, 32000] }),
-      slider(state, "steps", { label: "Steps in all", stops: STEPS }),
-      rare));
-  const picture = figure("Learning rate: warm-up, then decay");
+    check(state, "log", { label: "Logarithmic axes" }));
+  settings.classList.add("inner");
+  const picture = figure("Learning rate of your training");
   const file = copyable("Settings of this schedule");
-  const body = h("div", {}, picture.element, warmupRuns(state),
+  const body = h("div", {}, settings, picture.element,
     folded("For your settings file", h("p", {}, "What ", h("code", {}, "heedful train RUN --config FILE"), " takes for this curve."), file.element));
-  const beside = folded("Label smoothing: targets that are not quite certain", () => labelSmoothing(state));
-  beside.open = isSmoothed(state.values);
-  root.append(body, beside);
 
   async function take(name) {
     try {
@@ -74,7 +82,7 @@ export function mount({ root, side, state, studio }) {
     }));
     if (found.logged) series.push({ name: `${state.values.run}, as logged`, colour: kinds.length, points: found.logged });
     lineChart(picture.host, {
-      series, x: { label: "step", log, text: log ? null : (step) => number(step) }, y: { label: "learning rate", log, zero: !log }, height: 190, ends: series.length > 1, ...SIDES,
+      series, x: { label: "step", log, text: log ? null : (step) => number(step) }, y: { label: "learning rate", log, zero: !log }, height: 220, ends: series.length > 1,
       mark: found.peak_step > 1 ? [found.peak_step, "end of the warm-up"] : null,
       describe: `The learning rate over ${number(found.steps.at(-1))} steps; it peaks at ${number(found.peak)} at step ${number(found.peak_step)}.`,
     });
@@ -91,39 +99,51 @@ export function mount({ root, side, state, studio }) {
     fields.final.hidden = kind !== "cosine" && kind !== "linear";
   };
   state.watch((values, changed) => {
-    if (isSmoothed(values)) beside.open = true;
     if (changed.every((name) => name in smoothingDefaults)) return;
     arrange(values);
     ask();
   });
   arrange(state.values);
   ask();
+  return body;
 }
 
 const isSmoothed = (values) => Object.entries(smoothingDefaults).some(([name, usual]) => values[name] !== usual);
 
-/** What the warm-up is worth: recorded losses of one translator by the share of its steps that are warm-up. */
+/** What the warm-up is worth: of one translator, trained with six warm-ups, the right answers, the rates and the losses. */
 function warmupRuns(state) {
-  const { element, host, words } = figure("The same share of warm-up in a small translator: click a line");
+  const bars = h("div", { class: "warmups" });
+  const pictures = [figure("Learning rate: the size of a step"), figure("What the training did with it: the loss")];
+  const words = h("p", { class: "sentence" });
+  const note = h("p", { class: "note" });
+  const element = h("div", {}, bars, words, h("div", { class: "columns two" }, pictures.map((each) => each.element)), note);
   let found = null;
   const share = (run) => run.steps / found.steps;
   const name = (run) => (run.steps ? percent(share(run)) : "no warm-up");
+  const take = (run) => state.set({ warmup: Math.round(share(run) * state.values.steps) }, { step: true });
   const draw = live(element, (signal) => found ?? call("schedule", "warmups", {}, signal), (answer) => {
     found = answer;
+    const { warmups } = found;
     const { warmup, steps } = state.values;
     const away = (run) => Math.abs(share(run) - warmup / steps);
-    const chosen = found.warmups.reduce((best, run) => (away(run) < away(best) ? run : best));
-    lineChart(host, {
-      // The chosen one last, above the others.
-      series: [...found.warmups.filter((run) => run !== chosen), chosen].map((run) => ({
-        run, name: name(run), points: run.loss, colour: run === chosen ? 0 : "var(--soft)", faint: run !== chosen, named: true, strong: run === chosen,
-      })),
-      x: { label: "step", domain: [0, found.steps] }, y: { label: "loss on unseen dates", log: true }, height: 240, ends: true, ...SIDES,
-      under: chosen.rates, mark: chosen.steps ? [chosen.steps, "end of the warm-up"] : null,
-      choose: ({ run }) => state.set({ warmup: Math.round(share(run) * state.values.steps) }, { step: true }),
-      describe: `Validation loss of a translator of six layers over ${found.steps} steps, with warm-ups of ${found.warmups.map(name).join(", ")} of them.`,
+    const chosen = warmups.reduce((best, run) => (away(run) < away(best) ? run : best));
+    const [none] = warmups;
+    wordShares(bars, {
+      words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
+      rows: [["right answers", warmups.map((run) => shareCell(run.exact, 1, run === none ? "bar undivided" : "bar"))]],
     });
-    words.replaceChildren(...sentence(found, chosen, away(chosen) < 0.01));
+    // The chosen one last, above the others; the one without warm-up keeps its colour.
+    const ordered = [...warmups.filter((run) => run !== chosen), chosen];
+    const lines = (points) => ordered.map((run) => ({
+      run, name: name(run), points: points(run), colour: run === none ? 1 : run === chosen ? 0 : "var(--soft)", faint: run !== chosen && run !== none, named: true, strong: run === chosen,
+    }));
+    const common = { x: { label: "step", domain: [0, found.steps] }, height: 250, mark: chosen.steps ? [chosen.steps, "end of the warm-up"] : null, choose: ({ run }) => take(run) };
+    const of = `over ${found.steps} steps, with warm-ups of ${warmups.map(name).join(", ")} of them.`;
+    lineChart(pictures[0].host, { ...common, series: lines((run) => run.rates), y: { label: "learning rate", zero: true }, legend: false, right: 26, describe: `Learning rate ${of}` });
+    lineChart(pictures[1].host, { ...common, series: lines((run) => run.loss), y: { label: "loss on unseen dates", log: true }, ends: true, right: 106, describe: `Validation loss of a translator of six layers ${of}` });
+    const { told, why } = sentence(found, chosen, away(chosen) < 0.01);
+    words.replaceChildren(...told);
+    note.textContent = why;
   });
   state.watch((_, changed) => {
     if (changed.includes("warmup") || changed.includes("steps")) draw();
@@ -142,11 +162,13 @@ function sentence({ warmups, steps, seeds, rate }, chosen, isRecorded) {
   const figures = (run) => `${mean(run).toFixed(2)}, ${share(run.exact)}`;
   const alike = warmups.filter((run) => overlaps(run, best)).map(of).join(" and ");
   const lowest = chosen === best ? `The lowest loss${alike ? `, but runs with ${alike} overlap` : ""}.`
-    : `Lowest with ${of(best)} (${figures(best)})${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`;
+    : `Lowest loss with ${of(best)} (${figures(best)})${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`;
   const without = chosen === none ? "" : ` (${figures(none)}${overlaps(chosen, none) ? ", but the runs overlap" : ""})`;
-  return [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isRecorded ? "" : ", the nearest that was recorded",
-    `: loss ${mean(chosen).toFixed(2)} at the end, ${share(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, lowest),
-    ` Without warm-up the loss falls sooner and ends higher${without}; the usual reason: Adam's averages of past gradients at first know few batches. Means of ${seeds} runs. Shaded: the learning rate, to ${rate} and down a cosine.`];
+  return {
+    told: [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isRecorded ? "" : ", the nearest that was recorded",
+      `: loss ${mean(chosen).toFixed(2)} at the end, ${share(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, lowest)],
+    why: `Without warm-up the loss falls sooner and ends higher${without}; the usual reason: Adam's averages of past gradients at first know few batches. Means of ${seeds} runs of a small translator of dates; the rate goes to ${rate} and down a cosine.`,
+  };
 }
 
 const mean = (run) => run.loss.at(-1)[1];
