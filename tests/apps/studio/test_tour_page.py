@@ -163,7 +163,8 @@ def test_the_decoder_has_columns_beside_the_encoder(visit: Any, client: TestClie
 def test_a_long_text_is_refused_in_its_field(visit: Any) -> None:
     """Before the tour begins."""
     page = visit.open(f"tour?text={'+'.join(['cat'] * 34)}")
-    assert "more than the tour can show: 20" in page.locator("[aria-invalid=true] ~ .hint").inner_text()
+    said = page.locator("[aria-invalid=true] ~ .hint").inner_text()
+    assert "more than the tour can show: 20" in said
     assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.get_by_label("Text", exact=True).fill(TEXT)
     visit.until("!document.querySelector('[aria-invalid=true]')")
