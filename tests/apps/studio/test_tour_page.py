@@ -145,6 +145,33 @@ def test_a_word_is_chosen(visit: Any) -> None:
     assert page.locator("#written").inner_text() == "Nothing is written yet."
 
 
+def test_the_decoder_has_columns_beside_the_encoder(visit: Any, client: TestClient) -> None:
+    """Its newest column is the followed one, and each share leads there from the encoder."""
+    page = visit.open(f"tour?stop=10&text={TEXT.replace(' ', '+')}")
+    page.wait_for_timeout(800)  # the parts have found their places
+    newest = page.locator(".way-piece.written.chosen rect").bounding_box()
+    last = page.locator("[data-part='pieces'] [data-column] rect").last.bounding_box()
+    band = page.locator(".way-band").bounding_box()
+    assert newest["y"] == pytest.approx(last["y"], abs=1)
+    assert newest["x"] > last["x"] + last["width"]
+    assert band["x"] + band["width"] / 2 == pytest.approx(newest["x"] + newest["width"] / 2, abs=1)
+    lines = page.locator("[data-part='source'] .carried")
+    shares = lines.evaluate_all("(all) => all.map((each) => Number(each.dataset.share))")
+    assert shares == pytest.approx(walk(client, model="learned").json()["cross"]["weights"])
+
+
+def test_a_long_text_is_refused_in_its_field(visit: Any) -> None:
+    """Before the tour begins."""
+    page = visit.open(f"tour?text={'+'.join(['cat'] * 34)}")
+    said = page.locator("[aria-invalid=true] ~ .hint").inner_text()
+    assert "more than the tour can show: 20" in said
+    assert page.get_by_role("button", name="Next", exact=True).is_disabled()
+    page.get_by_label("Text", exact=True).fill(TEXT)
+    visit.until("!document.querySelector('[aria-invalid=true]')")
+    visit.idle()
+    assert page.get_by_role("button", name="Next", exact=True).is_enabled()
+
+
 def test_what_the_parts_of_a_decoder_block_add_is_its_output() -> None:
     """In a block with norms before its parts."""
     place = models_at_hand()["en-de"]

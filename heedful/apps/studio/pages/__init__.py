@@ -64,8 +64,8 @@ PAGES: tuple[Page, ...] = (
         "paths",
         "Paths",
         "The steps from one token to another, and the influence that remains.",
-        "A plain recurrent network passes a signal on from token to token, and it fades on the "
-        "way. Attention connects any two tokens in one step.",
+        "Attention connects any two tokens in one step. A recurrent network takes a step for each "
+        "token, and the signal fades.",
     ),
     Page(
         "steps",

@@ -18,7 +18,7 @@ export function startPage(studio) {
   const first = studio.pages[0];
   return [
     h("h1", {}, "See a Transformer at work"),
-    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters lead from one sentence to a whole model. ${site ? "Every picture was computed by the models below; for a sentence of your own they compute in this page." : "Every picture of a model is computed here, by the models below, for a sentence of your choice."}`),
+    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters, from one sentence to a whole model. ${site ? "Models in this page compute every picture, also for a sentence of your own." : "Models on this machine compute every picture, for a sentence of your choice."}`),
     h("p", { class: "row" }, h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
     openingPicture(studio),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),

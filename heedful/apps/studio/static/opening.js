@@ -21,7 +21,7 @@ export function openingPicture(studio) {
   if (!part || !studio.pages.some(({ name }) => name === "attention")) return null;
   const why = addressOf("translate", new URLSearchParams({ model: MODEL, text: `${TEXT}${ENDS[0][0]}.` }).toString());
   return h("section", { class: "opening", "aria-label": "One word decides" },
-    h("p", {}, "What is “it”, the animal or the street? One word at the end decides, and the German pronoun says it: es for das Tier, sie for die Straße. Lines show where a head of the model looks as it writes a word; point at others."),
+    h("p", {}, "What is “it”, the animal or the street? The last word decides, and the German pronoun says it: es for das Tier, sie for die Straße. A line shows where a head of the model looks as it writes."),
     ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: Number(heads[0]) })),
     h("p", { class: "note" }, "Where a head looks is not yet what decides: ", h("a", { href: why }, "Why this word?"), " measures that."));
 }

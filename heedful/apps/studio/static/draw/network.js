@@ -55,7 +55,7 @@ function draw(host, { levels, length, links, route, widest = 460, shades = null,
   const bottom = height - 22 - ROOM;
   const gap = (width - 2 * ROOM) / Math.max(1, length - 1);
   const at = ([level, token]) => [ROOM + gap * token, bottom - rise * level];
-  const [knot, small] = [Math.min(5.5, 0.42 * gap), Math.min(4, 0.34 * gap)];
+  const [knot, small] = [Math.min(7, 0.42 * gap), Math.min(4, 0.34 * gap)];
   const line = ([from, to]) => {
     const [[x1, y1], [x2, y2]] = [at(from), at(to)];
     // Along a level a line would hide the nodes between, so that it makes a bow.

@@ -11,7 +11,9 @@ import { PARTS } from "./way_parts.js";
 const LEFT = 118; // room for the names of parts
 const [NARROW, LETTER] = [34, 4.7]; // the least width of a column, and of a letter; a drawing that is wider scrolls
 const [GAP, PASSED] = [16, 6]; // between two parts, where the flow is seen, and between two that are folded
-const OF_DECODER = ["source", "stream", "writing"]; // which have columns of their own above them
+const ASIDE = 6; // columns of the decoder beside those of the encoder
+const BETWEEN = 0.6; // of a column, between encoder and decoder
+const OF_DECODER = ["back", "source", "stream", "writing"]; // which go down in the decoder's newest column
 const UNFOLD = 650; // milliseconds
 
 const named = (found, index) => `“${spokenPiece(found.pieces[index])}”`;
@@ -92,10 +94,13 @@ export function drawWay(host, found, view) {
   const left = host.clientWidth < 560 ? 76 : LEFT;
   const columns = found.pieces.length;
   const longest = Math.max(...found.pieces.map((piece) => shownPiece(piece).length));
-  const width = Math.max(host.clientWidth, left + columns * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
-  const step = (width - left - 4) / columns;
+  const names = [...new Set(view.stops.slice(0, view.stop + 1).map((each) => each.part))];
+  const all = columns + (names.includes("back") ? BETWEEN + ASIDE : 0);
+  const width = Math.max(host.clientWidth, left + all * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
+  const step = (width - left - 4) / all;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
-  const svg = s("svg", { class: step < 42 ? "narrow" : null, width, role: "group", "aria-label": describe(found, view) });
+  if (all > columns) place.aside = asideOf(found, place);
+  const svg = s("svg", { class: [step < 42 ? "narrow" : "", place.aside ? "decodes" : ""].join(" ").trim() || null, width, role: "group", "aria-label": describe(found, view) });
   const still = isStill();
   const last = host.way?.found === found && host.way.width === width ? host.way : null;
   const before = last?.parts ?? new Map();
@@ -105,7 +110,6 @@ export function drawWay(host, found, view) {
   const parts = new Map();
   const layer = s("g", {});
   let y = 2;
-  const names = [...new Set(view.stops.slice(0, view.stop + 1).map((each) => each.part))];
   host.numbers = () => wayNumbers(found, names, { stop: view.stops[view.stop].name, open: view.stops[view.stop].part, query: view.query });
   let gap = 0;
   for (const name of names) {
@@ -115,15 +119,19 @@ export function drawWay(host, found, view) {
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name), before.size > 0);
-    if (name !== names[0] && !OF_DECODER.includes(name)) layer.append(flow(columns, place, y - gap, y, view.query));
+    const decodes = place.aside && OF_DECODER.includes(name);
+    if (name !== names[0] && !decodes) layer.append(flow(columns, place, y - gap, y, place.aside ? -1 : view.query));
+    if (name === "source") layer.append(flow(columns, place, parts.get("back").y - GAP, y));
+    if (decodes) layer.append(flow(1, { middle: () => place.aside.newest }, name === "back" ? parts.get("pieces").y + 26 : y - gap, y, 0));
     layer.append(outer);
     gap = names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
     y += height + gap;
   }
   // The text has no columns yet: the mark begins below it.
   const top = parts.get(names[0]).height + GAP / 2;
-  const end = (parts.get("back") ?? parts.get("writing"))?.y ?? y - GAP; // what is written has columns of its own
-  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: top, width: step, height: end - top })] : [];
+  const end = place.aside ? y - GAP : parts.get("writing")?.y ?? y - GAP;
+  const at = place.aside?.newest ?? place.middle(view.query); // the decoder's newest column is followed in its stops
+  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: at - step / 2, y: top, width: step, height: end - top })] : [];
   svg.append(...marked, layer);
   svg.setAttribute("height", y - GAP + 4);
   host.way = { found, width, parts, stop: view.stop, query: view.query };
@@ -132,10 +140,18 @@ export function drawWay(host, found, view) {
   host.replaceChildren(svg);
   if (flies) fly(svg, view.stops[view.stop].name, found, view.query, stood, marks(parts));
   // On a narrow screen the column that is followed, or the word that comes out, would lie beyond the edge.
-  if (view.stops[view.stop].part === "writing") host.scrollLeft = found.cross ? 0 : (width + left - host.clientWidth) / 2;
-  else host.scrollLeft = Math.max(0, place.middle(view.query) - (host.clientWidth + left) / 2);
+  if (view.stops[view.stop].part === "writing" && !place.aside) host.scrollLeft = (width + left - host.clientWidth) / 2;
+  else host.scrollLeft = Math.max(0, at - (host.clientWidth + left) / 2);
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));
   if (again) again.focus({ preventScroll: true });
+}
+
+/** The decoder's columns, beside the encoder's: the last pieces it wrote, and places to come, which the mask hides. */
+function asideOf({ pieces, read }, { middle }) {
+  const first = Math.max(0, read.length - ASIDE + 1);
+  const shown = read.slice(first);
+  const at = (i) => middle(pieces.length + BETWEEN + i);
+  return { first, shown, coming: ASIDE - shown.length, middle: at, newest: at(shown.length - 1) };
 }
 
 /** Letters that a scale stretches cannot be read: they come when it is nearly done. */

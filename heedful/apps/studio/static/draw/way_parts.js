@@ -111,15 +111,29 @@ function carried(place, j, at, [from, to], weight) {
     style: { strokeWidth: `${(0.6 + 11 * weight).toFixed(1)}px`, opacity: String(Math.min(0.9, 0.25 + weight)) }, "data-share": weight });
 }
 
-const COMING = 3; // places ahead that are drawn, which the mask hides
+const flowTo = (x, from, to) => s("path", { class: "way-flow followed", d: `M${x} ${from}L${x} ${to}` });
 
-/** The columns of the decoder that fit: the last pieces it wrote, and some to come, whose room is theirs. */
-function decoderColumns({ read }, place) {
-  const room = Math.max(1, Math.floor((place.width - place.left) / place.step) - COMING);
-  const first = Math.max(0, read.length - room);
-  const middle = (i) => place.left + (i + 0.5) * place.step;
-  return { first, shown: read.slice(first), middle };
+/** The decoder's pieces beside the encoder's; the newest one is followed. */
+function writtenPieces({ aside, step }) {
+  const box = (i, kind, piece) => s("g", { class: kind }, s("rect", { x: aside.middle(i) - step / 2 + 2, y: 0, width: step - 4, height: 26, rx: 5 }), piece ? named(shownPiece(piece), aside.middle(i), 0, step - 5) : null);
+  return [...aside.shown.map((piece, i) => box(i, `way-piece written${i === aside.shown.length - 1 ? " chosen" : ""}`, piece)),
+    ...Array.from({ length: aside.coming }, (_, i) => box(aside.shown.length + i, "way-coming"))];
 }
+
+/** A vector in the decoder's newest column, with its name and first numbers beside it. */
+function newestVector(words, values, mark, { aside, step, cell }, { y, height, most }) {
+  const x = aside.newest - step / 2 - 8;
+  const place = { middle: () => aside.newest, cell };
+  return [...(values ? vectors(mark, [values], place, { y, height, most }) : [s("rect", { class: "way-frame open", x: aside.newest - cell / 2, y, width: cell, height })]),
+    s("text", { class: "way-value", x, y: y + height / 2 + 4, style: { textAnchor: "end" } }, values ? firstOf(values, 3) : ""),
+    s("text", { class: "way-name", x: x - 130, y: y + height / 2 + 4, style: { textAnchor: "end" } }, words)];
+}
+
+/** Shares of columns, and what they carry to the decoder's newest column. */
+const toNewest = (middle, weights, { aside }, end) => weights.flatMap((weight, i) => [
+  s("text", { class: "way-value", x: middle(i), y: 12 }, hundredths(weight)), carried({ middle }, i, aside.newest, [18, end], weight)]);
+
+const shaded = (middle, weights, { cell }) => weights.map((weight, i) => s("rect", { x: middle(i) - cell / 2, y: 0, width: cell, height: STRIP, fill: css(sequence(weight)) }));
 
 /** What is known of the next word at a stop: its vector, the logits, and the word itself. */
 function nextWord(found, { last, name }) {
@@ -131,8 +145,8 @@ function nextWord(found, { last, name }) {
 }
 
 /** A rounded frame with words around a place. */
-function frameOf(words, at, y, place, mark = "frame", wide = 244) {
-  const width = Math.min(Math.max(wide, 8 * words.length + 32), place.width - place.left);
+function frameOf(words, at, y, place, mark) {
+  const width = Math.min(Math.max(244, 8 * words.length + 32), place.width - place.left);
   const x = Math.min(place.width - width - 4, Math.max(place.left, at - width / 2));
   return [s("rect", { class: "way-frame open", x, y, width, height: 28, rx: 14, "data-at": mark }), s("text", { class: "way-next-name", x: x + width / 2, y: y + 18.5, "data-with": mark }, words)];
 }
@@ -168,13 +182,14 @@ function vocabulary({ ids, vocabulary: count }, { query }, place, y) {
 
 export const PARTS = {
   text(own, found, { open }, place) {
-    const largest = (1.8 * (place.width - place.left)) / found.text.length; // a letter is about half as wide as high
+    const largest = (1.8 * place.step * found.pieces.length) / found.text.length; // a letter is about half as wide as high
     const size = Math.max(5, Math.min(open ? 24 : 13, largest));
     own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
+    if (place.aside) own.append(s("text", { class: "way-name", x: place.aside.middle(0) - place.step / 2, y: 14 }, "The decoder writes"));
     return open ? 56 : 18;
   },
   pieces(own, found, view, place) {
-    own.append(title("Pieces", 17), ...pieces(found, view, place, 0));
+    own.append(title("Pieces", 17), ...pieces(found, view, place, 0), ...(place.aside ? writtenPieces(place) : []));
     if (!view.open) return 26;
     own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))),
       ...vocabulary(found, view, place, 200));
@@ -249,56 +264,44 @@ export const PARTS = {
       ...legend(most, place, y + 116));
     return y + 128;
   },
-  back(own, found, view, place) {
-    const { first, shown, middle } = decoderColumns(found, place);
-    const box = (i, kind, y) => s("rect", { class: kind, x: middle(i) - place.step / 2 + 2, y, width: place.step - 4, height: 26, rx: 5 });
-    const written = (y) => shown.map((piece, i) => s("g", { class: "way-piece" }, named(shownPiece(piece), middle(i), y, place.step - 5)));
-    if (!view.open) {
-      own.append(title("Written", 12), ...written(-5));
-      return 16;
-    }
-    own.append(title("Written", 17), ...shown.map((_, i) => box(i, `way-frame${i === shown.length - 1 ? " open" : ""}`, 0)), ...written(0));
-    const newest = middle(shown.length - 1);
-    const back = found.cross.back ?? [];
-    own.append(...Array.from({ length: COMING }, (_, i) => box(shown.length + i, "way-frame way-coming", 0)),
-      s("text", { class: "way-value", x: middle(shown.length + (COMING - 1) / 2), y: 40 }, "hidden: to come"),
-      ...shown.flatMap((_, i) => (back.length ? [carried({ middle }, i, newest, [44, 104], back[first + i]), s("text", { class: "way-value", x: middle(i), y: 40 }, hundredths(back[first + i]))] : [])),
-      title("Self-attention", 84), ...frameOf("the newest column, with what is written", newest, 104, place));
-    return 136;
-  },
-  source(own, found, view, place) {
-    const { shown, middle } = decoderColumns(found, place);
-    const newest = middle(shown.length - 1);
-    if (!view.open) {
-      own.append(title("Source", 10), ...found.cross.weights.map((weight, j) => s("rect", { x: place.middle(j) - place.cell / 2, y: 0, width: place.cell, height: STRIP, fill: css(sequence(weight)) })));
+  back(own, found, { open }, place) {
+    const { first, middle, shown, coming, newest } = place.aside;
+    const back = found.cross.back?.slice(first) ?? [];
+    own.append(title("Self-attention", open ? 52 : 10));
+    if (!open) {
+      own.append(...shaded(middle, back, place));
       return STRIP;
     }
-    own.append(...pieces(found, view, place, 0), title("Cross-attention", 74), ...found.cross.weights.flatMap((weight, j) => [
-      carried(place, j, newest, [44, 112], weight), s("text", { class: "way-value", x: place.middle(j), y: 40 }, hundredths(weight))]),
-    ...frameOf("the newest column, with the source", newest, 112, place, "asking"));
-    return 146;
+    own.append(...toNewest(middle, back, place, 90), coming ? s("text", { class: "way-value", x: middle(shown.length + (coming - 1) / 2), y: 12 }, coming > 1 ? "hidden: to come" : "hidden") : "",
+      ...newestVector("It takes along", found.cross.stream.self, "self", place, { y: 90, height: 84 }));
+    if (!back.length) own.append(flowTo(newest, 0, 90));
+    return 182;
   },
-  stream(own, found, view, place) {
-    const rows = [["Before", "incoming"], ["+ self-attention", "self"], ["+ cross-attention", "cross"], ["+ feed-forward", "feedforward"], ["After the block", "output"]].filter(([, name]) => found.cross.stream[name]);
+  source(own, found, { open }, place) {
+    own.append(title("Cross-attention", open ? 62 : 10));
+    if (!open) {
+      own.append(...shaded(place.middle, found.cross.weights, place));
+      return STRIP;
+    }
+    own.append(...toNewest(place.middle, found.cross.weights, place, 130), flowTo(place.aside.newest, 0, 130),
+      ...newestVector("It takes along", found.cross.stream.cross, "asking", place, { y: 130, height: 84 }));
+    return 222;
+  },
+  stream(own, found, { open }, place) {
     const { stream } = found.cross;
     const most = largest(Object.values(stream));
-    const wide = Math.min(430, place.width - place.left - (place.width < 560 ? 4 : 250));
-    const strip = (values, y, height) => values.map((value, i) => s("rect", { x: place.left + (i * wide) / values.length, y, width: wide / values.length + 0.4, height, fill: css(diverging(value / most)) }));
-    if (!view.open) {
-      own.append(title("Decoder", 10), s("g", { "data-at": "stream" }, strip(stream.output, 0, STRIP)));
+    if (!open) {
+      own.append(title("Decoder", 10), ...vectors("stream", [stream.output], { middle: () => place.aside.newest, cell: place.cell }, { height: STRIP, most }));
       return STRIP;
     }
-    rows.forEach(([words, name], i) => {
-      const y = i * 34 + (name === "output" ? 10 : 0);
-      own.append(title(words, y + 16), s("g", { "data-at": `stream ${name}` }, strip(stream[name], y, 24)));
-      if (place.width >= 560) own.append(s("text", { class: "way-value", x: place.left + wide + 8, y: y + 16, style: { textAnchor: "start" } }, firstOf(stream[name], 5)));
-    });
-    return rows.length * 34 + 12;
+    const rows = [["Before", "incoming"], ["+ self-attention", "self"], ["+ cross-attention", "cross"], ["+ feed-forward", "feedforward"], ["= after the block", "output"]].filter(([, name]) => stream[name]);
+    rows.forEach(([words, name], i) => own.append(...newestVector(words, stream[name], `stream ${name}`, place, { y: i * 46, height: 40, most })));
+    own.append(...legend(most, place, rows.length * 46 - 16));
+    return rows.length * 46;
   },
   writing(own, found, view, place) {
-    if (found.cross) { // the decoder's column stands above
-      const wide = Math.min(430, place.width - place.left - 4);
-      own.append(...frameOf(nextWord(found, view), place.left + wide / 2, 8, place, "word", wide), s("path", { class: "way-flow", d: `M${place.left + wide / 2} -8L${place.left + wide / 2} 8` }));
+    if (place.aside) {
+      own.append(flowTo(place.aside.newest, 0, 8), ...frameOf(nextWord(found, view), place.aside.newest, 8, place, "word"));
       return 38;
     }
     own.append(...pieces(found, view, place, 0));

@@ -2,6 +2,7 @@ import { call, live, problem } from "../api.js";
 import { button, choice, more, panel, several, slider, text } from "../controls.js";
 import { engineering, figure, folded, foldedSection, h, isStill, number, section, table } from "../dom.js";
 import { byLength } from "../by_length.js";
+import { series } from "../draw/colours.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
@@ -38,7 +39,7 @@ export function mount({ root, side, state, studio }) {
   side.append(settings(state, models));
   const run = button("Send the signal", () => send());
   run.hidden = isStill();
-  root.append(section("How much of the first token reaches the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token. The paler it is, the less of it reaches the last one.")), drawings), section("What arrives of each token", bar.element, charts), rest);
+  root.append(section("How many steps from the first token to the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token; of a pale one little arrives.")), drawings), section("What arrives of each token", bar.element, charts), rest);
 
   const { draw, fade, send } = stepped(drawings, rest, state);
   let opening = !run.hidden && !state.differs(Object.keys(defaults())); // an address with settings shows its picture at once
@@ -186,6 +187,7 @@ function stepped(host, rest, state) {
       const shares = sharesOf(kind);
       const last = picture.length - 1;
       const shades = shares && Array.from({ length: picture.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
+      if (shares) pictures[kind].element.querySelector("h3").style.color = series(COLOURS[networkOf(kind)]);
       networkPicture(pictures[kind].host, { ...picture, shades, colour: COLOURS[networkOf(kind)] });
       if (!shares) pictures[kind].words.textContent = KINDS[kind][1];
       else if (!pictures[kind].host.sending) tell(kind, picture.route.length - 1);

@@ -14,6 +14,7 @@ export const kinds = ["translator", "causal_lm", "encoder"];
 /** Kinds whose figure is drawn; those that read no text have the first stop alone. */
 const DRAWN = [...kinds, "vision", "records", "sounds"];
 
+const HINT = "Up to 20 pieces, so that all fit side by side.";
 const SECONDS = 6; // between two stops when the tour plays
 const FLOWS = 3; // seconds in which the flow is seen after a step
 const PACE = 0.9; // seconds between two words when the model writes by itself
@@ -39,7 +40,17 @@ export function mount({ root, side, state, studio }) {
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] });
-  const [model, ...texts] = subjectFields(state, studio, DRAWN, { rows: 1, hint: "Up to 20 pieces, so that all fit side by side." });
+  const [model, ...texts] = subjectFields(state, studio, DRAWN, { rows: 1, hint: HINT });
+  let refused = false;
+  /** Say in the field of the text why it cannot be shown; null: it can. */
+  const refuse = (error) => {
+    refused = Boolean(error);
+    const field = texts.map((each) => each?.querySelector(".hint")).find(Boolean);
+    if (!field) return; // no model reads text
+    field.textContent = error ? `${error.message}. ${error.remedy ?? ""}` : HINT;
+    field.classList.toggle("problem", refused);
+    field.parentNode.querySelector("textarea").setAttribute("aria-invalid", String(refused));
+  };
   side.append(panel(...[model, ...texts].filter(Boolean), layer, head));
 
   const mapped = h("div", {});
@@ -110,16 +121,21 @@ export function mount({ root, side, state, studio }) {
   const guesses = () => found?.predicts === "hidden";
   const ask = live(body, async (signal) => {
     const { model, text } = state.values;
-    if (text.trim() === "" || !readsText()) return null;
+    if (text.trim() === "" || !readsText()) {
+      refuse(null);
+      return null;
+    }
     const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
     try {
       return await call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), ...openedHead(shows(), state.values) }, signal);
     } catch (error) {
       if (stop() || !(error instanceof StudioError) || error.away) throw error;
+      if (error.where === "text") refuse(error);
       return null; // the whole model is drawn without a sentence, too; the next stop says what is wrong
     }
   }, (answer) => {
     found = answer && { ...answer, hides: answer.predicts === "hidden" };
+    if (found) refuse(null);
     if (found) {
       layer.fill(found.can_open.map((i) => [i, String(i + 1)]));
       layer.querySelector("select").value = String(found.layer);
@@ -139,8 +155,8 @@ export function mount({ root, side, state, studio }) {
     const first = stop() === 0;
     root.parentElement.classList.toggle("wide", !first); // the figure of the whole model is tall, and wants no settings above it
     back.disabled = first;
-    next.disabled = stop() === last() || !readsText();
-    play.disabled = !readsText();
+    next.disabled = stop() === last() || !readsText() || refused;
+    play.disabled = !readsText() || refused;
     map.element.hidden = first; // the figure is the map of itself
     layer.hidden = head.hidden = first;
     for (const each of texts) each.hidden = !readsText();
