@@ -170,7 +170,7 @@ def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
     loss.focus()
     page.keyboard.press("End")  # of the longest curve: step 60, where the second has ended
     readouts = page.locator(".multiples .readout").all_inner_texts()
-    assert readouts[0] == "step 60: first 0.08333, first, validation 0.1"
+    assert readouts[0] == "step 60: first, validation 0.1, first 0.08333"
     assert readouts[1] == "step 60: first, validation 30"
     page.keyboard.press("Home")
     assert page.locator(".multiples .cursor[visibility=visible]").count() == 4

@@ -104,6 +104,9 @@ def requests_of(page: str, workspace: Workspace) -> Iterator[tuple[str, dict[str
     """
     listed = json.loads(REQUESTS.read_text(encoding="utf-8"))
     places = [place.plain() for place in workspace.places.values()]
+    if page == "runs":  # pages join any runs from these, so not every set of runs is recorded
+        logged = (name for name, place in workspace.places.items() if place.log is not None)
+        yield from (("record", {"run": name}) for name in logged)
     # A page may ask for answers of another, so the list is by the page that asks.
     for asked, name, body in itertools.chain.from_iterable(listed.values()):
         if asked != page:

@@ -75,6 +75,12 @@ class HistoryRequest(RunsRequest):
     )
 
 
+class RecordRequest(Config):
+    """Name of a run."""
+
+    run: str
+
+
 class SamplesRequest(RunsRequest):
     """Runs, and input lines of their models."""
 
@@ -181,6 +187,50 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
             entry["problem"] = str(error)
         outputs.append(entry)
     return {"samples": outputs, "lines": lines}
+
+
+@call(RecordRequest)
+def record(request: RecordRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return what the other calls read of a run: an exported page answers them from it."""
+    place, log = workspace.place(request.run), workspace.log(request.run)
+    settings = log.settings() if log.has_settings else None
+    state = log.state()
+    texts = history({request.run: state.samples}, 0)
+    sentences = [history({request.run: state.samples}, i) for i in range(len(texts["sentences"]))]
+    return {
+        "state": _state(place, log),
+        **_all_curves(log),
+        "settings": settings
+        and {
+            key: None if value is None else _setting(value)
+            for key, value in flat(settings.plain()).items()
+        },
+        "choose_by": settings and settings.validation.choose_by,
+        "samples": [
+            {key: each[key] for key in ("source", "reference")}
+            | {"texts": each["runs"][0]["texts"]}
+            for each in sentences
+        ],
+        "worst": state.worst and {"step": state.worst[0], "texts": with_chrf(state.worst[1])},
+        "compared": place.is_compared,
+    }
+
+
+def _all_curves(log: RunLog) -> dict[str, Any]:
+    """Return the curves of all metrics on all axes; curves at the same places share them."""
+    places: dict[tuple[float, ...], int] = {}
+    curves: dict[str, dict[str, Any]] = {}
+    for kind, figures in log.figures().items():
+        curves[kind] = {}
+        for figure in figures:
+            on_axes = curves[kind][figure] = {}
+            for axis in AXES:
+                found, values = log.curve(figure, kind, axis)
+                # Whole numbers, such as steps, are recorded with all their digits.
+                at = tuple(int(x) if x.is_integer() else x for x in found.tolist())
+                index = places.setdefault(at, len(places))
+                on_axes[axis] = {"places": index, "values": values.tolist()}
+    return {"places": list(places), "curves": curves}
 
 
 def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:

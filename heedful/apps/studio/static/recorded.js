@@ -71,7 +71,7 @@ export async function answerHere(page, name, body, signal) {
     if (answer.refused) throw answer.refused; // as the studio refuses this request
     return answer;
   }
-  const computed = await computeHere(page, name, body, signal);
+  const computed = await computeHere(page, name, keys.record ? { ...body, logs: logsOf(keys.record, values) } : body, signal);
   stop();
   if (computed !== undefined) return computed;
   const near = nearest(Object.keys(known).filter((each) => !values[known[each]].refused), key);
@@ -81,6 +81,9 @@ export async function answerHere(page, name, body, signal) {
     instead: near && structuredClone(values[known[near]]),
   };
 }
+
+/** The recorded logs of runs by name, which the engine joins. */
+const logsOf = (records, values) => Object.fromEntries(Object.entries(records).map(([key, index]) => [JSON.parse(key).run, values[index]]));
 
 const models = new Map();
 

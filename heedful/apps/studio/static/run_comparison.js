@@ -53,8 +53,8 @@ function compared(one, other, down) {
   return down ? -order : order;
 }
 
-/** All runs, one a row: a heading puts them in order, a tick shows the curves of a run. */
-function tableOfRuns(state, runs) {
+/** All runs, one a row: a heading puts them in order, a tick shows the curves of a run, and its row under the pointer lifts them out. */
+function tableOfRuns(state, runs, lift) {
   const all = columnsOf(runs);
   // What many runs share is said below, once.
   const shared = runs.length > FEW ? all.filter((column) => new Set(runs.map((run) => write(run, column))).size === 1) : [];
@@ -75,11 +75,15 @@ function tableOfRuns(state, runs) {
     heading.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
     heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, name));
   });
+  made.querySelectorAll("tbody tr").forEach((row, i) => {
+    for (const into of ["pointerenter", "focusin"]) row.addEventListener(into, () => lift(rows[i].name));
+    for (const out of ["pointerleave", "focusout"]) row.addEventListener(out, () => lift());
+  });
   if (shared.length) made.append(h("p", { class: "note" }, `In all: ${shared.map((column) => `${column[0]} ${write(runs[0], column)}`).join(", ")}.`));
   return made;
 }
 
-export function comparison(state) {
+export function comparison(state, lift) {
   const standing = h("div", {});
   const differences = h("div", {});
   const scores = h("div", {});
@@ -87,7 +91,7 @@ export function comparison(state) {
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
   const scored = folded("Scores, and what it took to reach one", controls, scores);
-  const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run."), standing, scored, differences);
+  const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run, a row under the pointer lifts them out."), standing, scored, differences);
 
   const ask = live(scores, (signal) => {
     const { runs, score: chosen, target: goal } = state.values;
@@ -121,9 +125,9 @@ export function comparison(state) {
     const others = runs.filter((run) => !isChosen(run));
     const open = standing.querySelector("details")?.open ?? false;
     const folds = others.length < runs.length && others.length > (runs.length - others.length > FEW ? 0 : FEW); // beside many, any other is folded
-    standing.replaceChildren(tableOfRuns(state, folds ? runs.filter(isChosen) : runs));
+    standing.replaceChildren(tableOfRuns(state, folds ? runs.filter(isChosen) : runs, lift));
     if (folds) {
-      const more = folded(others.length === 1 ? "1 other run" : `${others.length} other runs`, tableOfRuns(state, others));
+      const more = folded(others.length === 1 ? "1 other run" : `${others.length} other runs`, tableOfRuns(state, others, lift));
       more.open = open;
       standing.append(more);
     }

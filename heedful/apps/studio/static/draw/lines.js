@@ -8,6 +8,7 @@ import { d3 } from "./d3.js";
 const MARGIN = { right: 26, top: 12, bottom: 40 };
 const EDGE = 5; // beyond the field, so that dots at its ends are whole
 const [ENDS, APART, LEAD] = [500, 15, 14]; // pixels: the narrowest chart with long names at the ends, between two of them, and from a line to its name
+const FREE = 12; // pixels: between the names of others and that of a pale line
 const SHORT = 80; // pixels: the longest name that stands at the end in a narrower chart too
 const NEAR = 30; // pixels: how far from a line a click still means it
 const LINKED = 64; // pixels left of the field: linked charts begin at one place
@@ -17,13 +18,15 @@ let charts = 0;
 /**
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
- * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name}],
+ * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name,
+ *   label: what stands at its end instead of the name; of a pale one where it is free, run: what it is of, to lift it, unread: true for no number under the pointer}],
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
  *   ends: true for names at the ends of the lines but pale ones, where there is room, instead of a legend; mark: [x, words] of an upright line,
  *   left, right: the room beside the field, at least;
- *   choose: called with the series that is clicked, or its name;
+ *   choose: called with the series that is clicked, or its name; lift: called with what the line nearest to the pointer is of, and with
+ *   undefined when it leaves: `host.chart.lift` then lifts the lines of it and names them; rest: words where no number was read yet;
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
@@ -55,6 +58,8 @@ function draw(host, chart) {
   if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
   chart.linked?.drawn(parts, plot);
   if (parts.value !== null) show(parts, parts.value, true);
+  else if (!parts.readout.textContent) parts.readout.textContent = chart.rest ?? "";
+  lift(parts, parts.lifted);
 }
 
 /** The elements of a chart, made once for a place. */
@@ -69,6 +74,7 @@ function partsOf(host, chart) {
     over: svg.append("g"), // what a linked chart adds
     lines: svg.append("g").attr("clip-path", `url(#${id})`).attr("pointer-events", "none"),
     names: svg.append("g").attr("pointer-events", "none"),
+    name: svg.append("text").attr("class", "tick lifted").attr("pointer-events", "none"),
     cursor: svg.append("line").attr("class", "cursor").attr("visibility", "hidden"),
     dots: svg.append("g").attr("pointer-events", "none"),
     legend: h("div", {}), readout: h("p", { class: "readout", role: "status" }),
@@ -84,7 +90,7 @@ function partsOf(host, chart) {
 function layOut(host, chart, all) {
   const width = Math.max(240, host.clientWidth);
   const height = chart.height ?? Math.min(340, Math.max(220, width * 0.45));
-  const names = chart.ends ? all.filter(isNamed).map((each) => widthOf(each.name)) : [];
+  const names = chart.ends ? all.filter(isNamed).map((each) => widthOf(labelOf(each))) : [];
   const ends = chart.ends && (width >= ENDS || Math.max(...names) <= SHORT);
   const points = all.flatMap((each) => each.points);
   const stretch = chart.x.domain ?? extent(points.map(([x]) => x));
@@ -102,6 +108,7 @@ function layOut(host, chart, all) {
 }
 
 const isNamed = (each) => !each.faint || each.named;
+const labelOf = (each) => each.label ?? each.name;
 
 const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
 
@@ -118,12 +125,16 @@ function drawLines(into, { all, x, y }) {
 /** Names at the ends of lines, pushed apart where they would cover each other, and the mark. */
 function drawNames(into, plot) {
   const { all, x, y, right, top, bottom, chart, ends } = plot;
-  const names = ends ? all.filter(isNamed).map((each) => ({ each, name: each.name, fill: each.colour, y: y.scale(each.points.at(-1)[1]) })).sort((a, b) => b.y - a.y) : [];
+  const named = (some) => some.map((each) => ({ each, name: labelOf(each), fill: each.colour, y: y.scale(each.points.at(-1)[1]) })).sort((a, b) => b.y - a.y);
+  const names = ends ? named(all.filter(isNamed)) : [];
   plot.names = names;
   names.forEach((each, i) => {
     each.end = each.y;
     each.y = Math.min(each.y, i ? names[i - 1].y - APART : bottom);
   });
+  for (const pale of ends ? named(all.filter((each) => !isNamed(each) && each.label)) : []) {
+    if (names.every((each) => Math.abs(each.y - pale.y) >= FREE)) names.push({ ...pale, end: pale.y });
+  }
   const lead = names.length > 1 ? LEAD : 0; // a name that was pushed apart is led back to its line
   into.selectAll("path.lead").data(names.filter((each) => each.end - each.y > 3)).join("path").attr("class", "lead").style("stroke", (each) => each.fill)
     .attr("d", (each) => `M${right + 2} ${each.end}L${right + lead + 2} ${each.y}`);
@@ -142,7 +153,7 @@ export function legendOf(all) {
   if (all.length < 2) return "";
   return h("ul", { class: "legend" }, all.map((each) => h("li", {},
     s("svg", { width: 22, height: 10, "aria-hidden": "true" }, s("path", { class: kind(each), d: "M0 5L22 5", stroke: each.colour })),
-    each.name)));
+    labelOf(each))));
 }
 
 /** Read the numbers at a place of the axis: a line, a dot on each series, and words below. */
@@ -163,7 +174,7 @@ function show(parts, value, quiet = false) {
   found.sort((one, other) => other.point[1] - one.point[1]); // as they lie above each other
   parts.readout.setAttribute("aria-live", quiet ? "off" : "polite");
   const mark = (each) => (found.length > 1 ? h("i", { style: { background: each.colour } }) : "");
-  parts.readout.replaceChildren(`${chart.x.label} ${number(value)}: `, ...found.flatMap((each, i) => [i ? ", " : "", h("span", {}, mark(each), `${each.name} `, h("b", {}, number(each.point[1])))]));
+  parts.readout.replaceChildren(`${chart.x.label} ${number(value)}: `, ...found.filter((each) => !each.unread).flatMap((each, i) => [i ? ", " : "", h("span", {}, mark(each), `${each.name} `, h("b", {}, number(each.point[1])))]));
 }
 
 /** The series whose line, or right of the field whose name, is nearest to a place. */
@@ -173,6 +184,21 @@ function seriesAt([px, py], { all, names, x, y, right }) {
     : all.map((each) => [each, Math.abs(y.scale(each.points[d3.minIndex(each.points, (point) => Math.abs(point[0] - value))][1]) - py)]);
   const [each, away] = far[d3.minIndex(far, (pair) => pair[1])];
   return away <= NEAR ? each : null;
+}
+
+/** Lift the lines of a run out of the others, and write its name where the pointer is or the line ends; `undefined`: none. */
+function lift(parts, run) {
+  const { x, y, all } = parts.plot;
+  const isLifted = (each) => run !== undefined && each.run === run;
+  parts.lifted = run;
+  parts.lines.classed("lifting", all.some(isLifted)).selectAll("path").classed("lifted", isLifted);
+  const [low, high] = x.scale.domain();
+  const line = all.findLast(isLifted);
+  const inside = line?.points.filter(([px]) => px >= low && px <= high) ?? [];
+  const at = parts.value === null ? inside.at(-1) : inside[d3.minIndex(inside, ([px]) => Math.abs(px - parts.value))];
+  const isLate = at && 2 * x.scale(at[0]) > x.scale(low) + x.scale(high);
+  parts.name.attr("visibility", at ? "visible" : "hidden");
+  if (at) parts.name.attr("x", x.scale(at[0]) + (isLate ? -8 : 8)).attr("y", Math.max(MARGIN.top, y.scale(at[1]) - 8)).attr("text-anchor", isLate ? "end" : "start").style("fill", line.colour).text(line.name);
 }
 
 function hide(parts) {
@@ -193,11 +219,16 @@ function listen(parts, linked) {
   };
   parts.show = (value, quiet) => show(parts, value, quiet);
   parts.hide = () => hide(parts);
+  parts.lift = (run) => lift(parts, run);
   parts.svg.on("pointermove", (event) => {
     const { x, left, right } = parts.plot;
     const at = d3.pointer(event, parts.svg.node())[0];
     read(nearest(x.scale.invert(Math.min(right, Math.max(left, at)))));
-  }).on("pointerleave", () => (linked ? linked.leave() : hide(parts)))
+    parts.plot.chart.lift?.(seriesAt(d3.pointer(event, parts.svg.node()), parts.plot)?.run);
+  }).on("pointerleave", () => {
+    (linked ? linked.leave() : hide(parts));
+    parts.plot.chart.lift?.();
+  })
     .on("click", (event) => {
       const { plot } = parts;
       const each = plot.chart.choose && seriesAt(d3.pointer(event, parts.svg.node()), plot);

@@ -12,6 +12,7 @@ import { steps } from "./paths_answers.js";
 import { beyond, show as positions, shuffled } from "./positions_answers.js";
 import { measure } from "./reach_answers.js";
 import { complete, ofRecords, weights } from "./records_answers.js";
+import { compare as compareRuns, curves, history, samples, states, worst } from "./runs_answers.js";
 import { compare, sweep } from "./scale_answers.js";
 import { curve } from "./schedule_answers.js";
 import { attend, follow } from "./steps_answers.js";
@@ -49,6 +50,7 @@ const BARE = {
   masks: { draw },
   paths: { measure, steps },
   positions: { beyond, show: positions, shuffled },
+  runs: { compare: compareRuns, curves, history, samples, states, worst },
   scale: { compare, sweep },
   schedule: { curve },
   steps: { attend },

@@ -39,6 +39,7 @@ const LEARNT_BY_HEART = 1.01; // how far the last loss is above the best when it
 const EVERY = 3000; // milliseconds between two looks at running runs
 const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
 const FAR = 10; // between the ends of curves: from here on a linear axis would press the lowest ones together
+const [BEST, CLEAR] = ["best", 1.2]; // the word at the end of the lowest loss; how far above it another is called worse
 const FEW = 3; // runs whose ends are all told in words, and whose training is drawn beside validation
 
 const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
@@ -63,7 +64,7 @@ export function mount({ root, below, side, state, studio }) {
       more("More figures and scales", rare, choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
         slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
         check(state, "logx", { label: "logarithmic axis" }), choice(state, "logy", { label: "Axis of the figures", options: [["", "as the ends ask"], ["0", "linear"], ["1", "logarithmic"]] }))));
-  const compared = comparison(state);
+  const compared = comparison(state, drawing.lift);
   const history = textsOverTime(state, drawing.labelOf);
   const worst = worstTexts(state);
   const lines = typedLines(state, (name) => studio.places.some((place) => place.name === name && !place.compared));
@@ -177,6 +178,11 @@ function rankedInWords(runs, { labelOf, group, valueOf }) {
   const ends = runs.map(({ name, figures: { loss: { validation } } }) => [name, validation.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
   const [best, worst] = [ends[0], ends.at(-1)];
   const means = meansOf(runs, "loss", { part: "validation", group, valueOf }).map(({ value, points }) => [value, points.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
+  const verdicts = verdictsOf(meansOf(runs, "loss", { part: "validation", group, valueOf }), group);
+  if (verdicts.size === means.length && means.length) {
+    return [`Learning rate `, h("strong", {}, means[0][0]), " learns best: on texts held back it ends at a loss of ", h("strong", {}, number(means[0][1], 3)), ". ",
+      means.slice(1).sort((a, b) => b[0] - a[0]).map(([value, loss]) => `${value} is ${verdicts.get(value)} and ends at ${number(loss, 3)}`).join(", "), "."];
+  }
   return [`Of ${runs.length} runs “${labelOf(best[0])}” ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and “${labelOf(worst[0])}” with the highest, ${number(worst[1], 3)}.`,
     ...(means.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
 }
@@ -213,6 +219,10 @@ function curvesOf(state) {
   body.append(h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
+    /** Lift the curves of a run in every chart; of none without a name. */
+    lift(run) {
+      for (const { host } of places.values()) if (host.isConnected) host.chart?.lift(run);
+    },
     body, offered: [], states: [], labels: new Map(), labelOf: (name) => part.labels.get(name) ?? name,
     draw() {
       zoomed.disabled = !stretch();
@@ -229,10 +239,11 @@ function curvesOf(state) {
       for (const name of shown) {
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
         const log = logy === "" ? isFarApart(lines) : logy === "1";
-        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : lines.some((each) => each.faint) ? "Thick: the mean of the runs of a colour. Thin: each of them, which the pointer names." : "";
+        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
         for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
         lineChart(places.get(name).host, {
-          series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 330 : 200,
+          series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 370 : 200,
+          lift: (run) => part.lift(run), rest: lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run. Point at one, or at its row below, to lift it out." : "",
           x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? `${figureName(name)}${log ? ", logarithmic" : ""}` : "", log },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
@@ -270,7 +281,18 @@ function isFarApart(lines) {
 function linesOf(runs, name, { part, group, valueOf, labelOf }) {
   const means = meansOf(runs, name, { part, group, valueOf });
   const colourOf = (run) => (means.length ? means.findIndex(({ value }) => value === valueOf(run.name)) : runs.indexOf(run));
-  return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0 })), ...means];
+  const verdicts = name === "loss" ? verdictsOf(means, group) : new Map();
+  const rest = (run) => (means.length ? labelOf(run.name).split(", ").filter((setting) => !setting.startsWith(`${group} `)).join(", ") : undefined);
+  return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0, label: rest(run) })),
+    ...means.filter(({ points }) => points.length).map((mean) => ({ ...mean, strong: verdicts.get(mean.value) === BEST, label: [verdicts.has(mean.value) ? `rate ${mean.value}: ${verdicts.get(mean.value)}` : mean.name, number(mean.points.at(-1)[1], 3)].join(", ") }))];
+}
+
+/** Of learning rates which ends with the lowest loss, and whether another is above or below it. */
+function verdictsOf(means, group) {
+  const ends = means.filter(({ points }) => points.length).map(({ value, points }) => [value, points.at(-1)[1]]);
+  if (group !== "learning rate" || ends.length < 2) return new Map();
+  const [best, loss] = lowest(ends);
+  return new Map(ends.filter(([value, end]) => value === best || end > CLEAR * loss).map(([value]) => [value, value === best ? BEST : value > best ? "too high" : "too low"]));
 }
 
 /** For each value of a setting the mean of its runs, at the places that all of them have; none where it groups no runs. */
@@ -281,17 +303,17 @@ function meansOf(runs, name, { part, group, valueOf }) {
     const curves = runs.filter((run) => valueOf(run.name) === value).map(({ figures }) => (part === "train" ? figures[name]?.smoothed : figures[name]?.validation) ?? []);
     const [first, ...others] = curves.map((points) => new Map(points));
     const points = [...first].filter(([x]) => others.every((each) => each.has(x))).map(([x, y]) => [x, others.reduce((sum, each) => sum + each.get(x), y) / curves.length]);
-    return { value, name: `${group} ${value}`, colour: index, points };
+    return { value, name: `${group} ${value}`, colour: index, points, unread: true };
   });
 }
 
 /** The lines of a run; of several the smoothed ones alone, as those behind would cover each other. */
-function seriesOf(run, name, { title: named, colour: index, alone, part, pale }) {
+function seriesOf(run, name, { title: named, colour: index, alone, part, pale, label }) {
   const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
-  if (part !== "both") return [{ name: named, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
+  if (part !== "both") return [{ name: named, run: run.name, label, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
   return [
-    { name: named, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
-    { name: `${named}, smoothed`, colour: index, points: smoothed, faint: pale },
-    { name: `${named}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
+    { name: named, run: run.name, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
+    { name: `${named}, smoothed`, run: run.name, colour: index, points: smoothed, faint: pale },
+    { name: `${named}, validation`, run: run.name, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
   ];
 }
