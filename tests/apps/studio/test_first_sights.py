@@ -143,6 +143,8 @@ def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
     page = sight.open("positions?place=7")
     words = page.locator(".hands .tick").all_text_contents()
     assert words[:2] == ["one turn in 6.28 positions", "sin 0.66, cos 0.75"]  # of 7 radians
+    titles = page.locator("main figure h3").all_inner_texts()
+    assert titles[:2] == ["Waves and hands: how a position is written in channels", "The table"]
     turned = "e => e.style.transform"
     hand = page.locator(".hands .hand").first
     assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(7), abs=0.01)
@@ -215,6 +217,10 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
             .map((note) => ["y", "height"].map((name) => note.getAttribute(name)))
     """)
     assert first[0] == first[1]
+    colours = "all => new Set(all.map((note) => note.style.fill)).size"
+    written = page.locator(".samples figure").nth(1)
+    assert written.locator(".roll-note").evaluate_all(colours) == 4  # one of each voice
+    assert written.locator(".tick").all_text_contents() == ["C3", "C4", "C5"]
     assert page.get_by_label("Tokens given, number").input_value() == "64"
     assert "256 tokens become vectors" in page.locator(".model-cards + p").inner_text()
     page.get_by_text("The tokens, with their numbers").click()

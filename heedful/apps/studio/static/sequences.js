@@ -3,6 +3,7 @@
 import { live, problem } from "./api.js";
 import { button, choice, more, slider } from "./controls.js";
 import { figure, folded, h, number } from "./dom.js";
+import { series } from "./draw/colours.js";
 import { shareKey } from "./draw/patches.js";
 import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
@@ -78,6 +79,7 @@ export function sequences(host, state, studio) {
     const rows = Math.floor((tokens.length - first) / found.step / 2);
     return Math.min(tokens.length - 1, first + rows * found.step + Math.floor(found.step / 2));
   };
+  const hasVoices = () => current().drawing.kind === "notes" && found.step === VOICES.length;
   const choose = (token) => state.set({ token }, { step: true });
 
   async function start() {
@@ -143,14 +145,15 @@ export function sequences(host, state, studio) {
       // Pictures side by side have one scale.
       const pitches = [...found.begun.drawing.notes ?? [], ...drawing.notes ?? []].map((note) => note[1]);
       const range = pitches.length ? [Math.min(...pitches), Math.max(...pitches)] : undefined;
-      const shared = { token: at, range, choose };
+      const voices = hasVoices() ? VOICES.length : 0;
+      const shared = { token: at, range, voices, choose };
       pictures.classList.toggle("series", drawing.kind === "series");
       pictures.classList.toggle("notes", drawing.kind === "notes");
       const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
       drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, range, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
       move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
-      whole.words.textContent = completion(sample, found, state.values);
+      whole.words.replaceChildren(voices ? h("span", { class: "legend" }, VOICES.map((name, i) => h("span", { style: { color: series(i) } }, `▬ ${name}`)), "A line every four beats; C4 is middle C.") : "", completion(sample, found, state.values));
       if (shares) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
         legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
@@ -165,7 +168,7 @@ export function sequences(host, state, studio) {
   function showChips(tokens, kept, at, shares) {
     const focused = chips.contains(document.activeElement);
     const most = shares ? Math.max(...shares.shares, 1e-12) : 1;
-    const voices = current().drawing.kind === "notes" && found.step === VOICES.length;
+    const voices = hasVoices();
     chips.classList.toggle("voices", voices);
     const made = tokens.map(([piece, id], i) => {
       const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, id === null ? null : h("small", {}, id));
@@ -233,5 +236,5 @@ function completion({ drawing, record }, found, { step, temperature }) {
   if (drawing.kind === "coins") return `Asked for ${coins(JSON.parse(record).moments.flat()[0])}, it has ${coins(drawing.coins)} after twelve moves. Dots: where it was.`;
   if (drawing.kind === "series") return "Forty futures are drawn; eight of ten lie between the dashed lines at each value.";
   const way = temperature > 0 ? "drawn by its probability" : "the most probable one";
-  return `${drawing.kind === "notes" ? `Left of the line ${number(found.begun.kept)} tokens are given; the` : "The"} model writes the rest, one token after the other, each ${way}.`;
+  return `${drawing.kind === "notes" ? `Left of the dashed line ${number(found.begun.kept)} tokens are given; the` : "The"} model writes the rest, one token after the other, each ${way}.`;
 }

@@ -4,17 +4,19 @@ import { lineChart } from "./lines.js";
 import { patchPicture, pixelsOf } from "./patches.js";
 import { pianoRoll, pitchName } from "./piano_roll.js";
 
+const BAR = 8; // moments of four beats: each is an eighth, as the player has it
+
 /** The attention to each place of a drawing: the sum of that to its tokens. */
 export const sharesOf = (drawing, shares) =>
   drawing.places.map((tokens) => tokens.reduce((sum, token) => sum + (shares[token] ?? 0), 0));
 
 /**
  * Draw a sample.
- * @param sample {drawing: as the server describes it, shares: of each token or null, token: the chosen one or −1, range: of the pitches,
+ * @param sample {drawing: as the server describes it, shares: of each token or null, token: the chosen one or −1, range: of the pitches, voices: how many a moment has, or 0,
  *   choose: called with a token, describe}
  * @returns a function that moves the line of a player, for notes
  */
-export function drawSample(host, { drawing, shares, token, range, choose, describe }) {
+export function drawSample(host, { drawing, shares, token, range, voices = 0, choose, describe }) {
   const own = shares && sharesOf(drawing, shares);
   const chosen = drawing.places.findIndex((tokens) => tokens.includes(token));
   const chooses = (place) => drawing.places[place]?.length && choose(drawing.places[place].at(-1));
@@ -24,7 +26,8 @@ export function drawSample(host, { drawing, shares, token, range, choose, descri
   }
   if (drawing.kind === "notes") {
     return pianoRoll(host, {
-      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses, height: 132,
+      notes: drawing.notes, length: drawing.length, range, from: drawing.from, shares: own, chosen: null, marked: chosen, choose: chooses, height: voices ? 176 : 132,
+      voices: voices ? drawing.places.map(([first]) => first % voices) : undefined, bar: voices ? BAR : undefined,
       describe,
     });
   }

@@ -4,7 +4,7 @@ import { h, s } from "../dom.js";
 import { css, diverging, redrawn, sequence } from "./colours.js";
 import { largest } from "./strip.js";
 
-const [CELL, GAP] = [9, 3]; // pixels
+const [CELL, GAP] = [15, 3]; // pixels
 
 /**
  * Draw the row.

@@ -65,7 +65,7 @@ export function mount({ root, side, state }) {
     far.open ||= state.differs(Object.keys(FAR));
   };
   openFar();
-  root.append(words.body, section("How positions are given", body, far));
+  root.append(body, section("What the order of words changes", words.body), far);
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -222,7 +222,7 @@ function drawn(host, state) {
   return (found, settings) => {
     const { scheme } = settings;
     if (found.form === "vectors") {
-      const table = figure("The table", "A row for each position, a column for each channel.");
+      const table = figure("The table", `A row for each position, a column for each channel${scheme === "sinusoidal" ? ": from −1 (ochre) to 1 (blue), the sines and cosines of the hands" : ""}.`);
       const row = figure("One position's vector", "Point at a row of the table, or go there with the arrow keys.");
       const near = figure(...(scheme === "rotary" ? ["The score of a word and the same word, by their distance", "Wherever the two stand in the text: rotated by the same angle more, they keep their score."]
         : ["How alike two positions are, by their distance", "The dot product of their vectors, as the mean over all pairs."]));
