@@ -50,6 +50,15 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     assert "“Straße” looks at “street”" in half.locator(".said").inner_text()
     half.get_by_role("link", name="All heads").click()
     sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
+    # The page of translations shows the same head for the pronoun, and the mean for other words.
+    page = sight.open(
+        f"translate?text=The+animal+did+not+cross+the+street+because+it+was+too+{end}."
+    )
+    page.get_by_text(
+        re.compile(f"“{word}” looks at “{noun}” (9.|100) %. Head 4 of layer 3")
+    ).wait_for()
+    page.locator("#translation").get_by_role("button", name="Straße").hover()
+    page.get_by_text(re.compile("“Straße” looks at “street” .* Mean over the heads")).wait_for()
 
 
 def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
@@ -293,7 +302,7 @@ def test_a_link_to_a_language_model_opens_on_a_text_to_go_on_with(sight: Any, na
 def test_the_alignment_opens_at_the_pronoun(sight: Any) -> None:
     page = sight.open("translate")
     assert page.locator("#translation [aria-pressed=true]").inner_text() == "sie"
-    assert "“it” 41 %" in page.locator(".readout").first.inner_text()
+    assert "“cat” 100 %. Head 4 of layer 3" in page.locator(".readout").first.inner_text()
     page.wait_for_selector(".alternatives li")
     assert page.locator(".alternatives .note").first.inner_text() == "94 %"
 

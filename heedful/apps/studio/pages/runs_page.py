@@ -75,7 +75,7 @@ class HistoryRequest(RunsRequest):
     )
 
 
-class RecordRequest(Config):
+class RunRecordRequest(Config):
     """Name of a run."""
 
     run: str
@@ -189,8 +189,8 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
     return {"samples": outputs, "lines": lines}
 
 
-@call(RecordRequest)
-def record(request: RecordRequest, workspace: Workspace) -> dict[str, Any]:
+@call(RunRecordRequest)
+def record(request: RunRecordRequest, workspace: Workspace) -> dict[str, Any]:
     """Return what the other calls read of a run: an exported page answers them from it."""
     place, log = workspace.place(request.run), workspace.log(request.run)
     settings = log.settings() if log.has_settings else None

@@ -7,7 +7,8 @@ import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
 import { wordLines } from "../draw/word_lines.js";
 import { secondModel } from "../second_model.js";
-import { noModel, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { noModel, notedHead, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { joinWords, weightMaps } from "../words.js";
 
 export const kinds = ["translator"];
 
@@ -20,6 +21,7 @@ const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
 const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
 const LARGEST = 690; // exponent of the largest ratio that is shown
 const MEAN = "Mean over the heads of the upper layers.";
+const MOST_POINTED = 200; // characters of a text of which a single head is asked for as well
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
 
 export function mount({ root, below, side, state, studio }) {
@@ -44,7 +46,9 @@ export function mount({ root, below, side, state, studio }) {
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;
     if (source.trim() === "") return null;
-    return call("translate", "text", { model, text: source, beam, n_best: n, length_penalty: penalty, prefix }, signal);
+    const [found, pointed] = await Promise.all([
+      call("translate", "text", { model, text: source, beam, n_best: n, length_penalty: penalty, prefix }, signal), pointedHead(state.values, studio, signal)]);
+    return { ...found, pointed };
   }, (found) => show(found));
 
   let last = null;
@@ -128,6 +132,20 @@ export function mount({ root, below, side, state, studio }) {
   second.ask();
 }
 
+/** The head that shows what a pronoun means, as the model's card says, in the model's own translation; null without one. */
+async function pointedHead({ model, text }, studio, signal) {
+  const { part, layer, heads } = notedHead(studio, model);
+  // An exported course of a few pages may lack the one whose answer this is.
+  if (part !== "cross" || text.length > MOST_POINTED || text.includes("\n") || !studio.pages.some(({ name }) => name === "attention")) return null;
+  // The request of the page Attention as it opens. Where it fails, the lines of the mean are shown.
+  const found = await call("attention", "show", { model, text, second: "", given: "own", part, layer, heads: null }, signal).catch(() => null);
+  if (!found) return null;
+  const { rows, columns, maps } = joinWords({ ...found, maps: weightMaps(found) });
+  const [down, across] = [rows.pieces, columns.pieces].map((names) => names.slice(0, -1)); // the last is the end
+  const weights = maps.get(Number(heads[0]));
+  return { down, across, said: `Head ${Number(heads[0]) + 1} of layer ${layer + 1}.`, row: (i) => [...weights.subarray(i * columns.pieces.length, i * columns.pieces.length + across.length)] };
+}
+
 /** A word without the punctuation after it. */
 const bare = (text) => text.replace(/\p{P}+$/u, "") || text;
 
@@ -194,19 +212,23 @@ function translated(found, rank, state, studio) {
     clear();
     if (sides[side].has(index)) glow(side, index, 1);
     const across = side === "target" ? "source" : "target";
-    const weights = side === "target" ? chosen.matrix[index] ?? [] : chosen.matrix.map((row) => row[index] ?? 0);
+    const single = side === "target" && isPointed(index) ? head.row(index) : null;
+    const weights = single ?? (side === "target" ? chosen.matrix[index] ?? [] : chosen.matrix.map((row) => row[index] ?? 0));
     weights.forEach((weight, i) => glow(across, i, weight));
     const least = chosen.matrix.length > MOST_WORDS ? 1 : LEAST_DRAWN;
-    draw(chosen.matrix.flatMap((row, i) => row.map((weight, j) => {
+    draw(chosen.matrix.flatMap((row, i) => (single && i === index ? single : row).map((weight, j) => {
       const strong = (side === "target" ? i : j) === index;
       const [above, below] = [sides.source.get(j), sides.target.get(i)];
       return { above, below, weight, strong, said: side === "target" ? above : below };
     })).filter(({ above, below, weight, strong }) => above && below && weight >= (strong ? LEAST_DRAWN : least)).sort((a, b) => a.strong - b.strong));
     const words = weights.map((weight, i) => [weight, sides[across].get(i)]).filter(([weight]) => weight >= LEAST_DRAWN).sort(([a], [b]) => b - a)
       .map(([weight, element]) => `“${bare(element.textContent)}” ${Math.round(100 * weight)} %`);
-    if (words.length) said.textContent = side === "target" ? `“${bare(sides.target.get(index).textContent)}” looks at ${words.join(", ")}. ${MEAN}` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}. ${MEAN}`;
+    if (words.length) said.textContent = side === "target" ? `“${bare(sides.target.get(index).textContent)}” looks at ${words.join(", ")}. ${single ? head.said : MEAN}` : `“${bare(sides.source.get(index).textContent)}” has of the attention of ${words.join(", ")}. ${MEAN}`;
   };
   const rest = () => look("target", wordOf(chosen, state));
+  const worded = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text).join(" ");
+  const head = found.pointed && worded("target") === found.pointed.down.join(" ") && worded("source") === found.pointed.across.join(" ") ? found.pointed : null;
+  const isPointed = (index) => head !== null && PRONOUN.test(bare(sides.target.get(index)?.textContent ?? ""));
   const doubts = (rank === 0 && found.checks) || []; // of the best translation; a model in the page checks nothing
   const doubted = (side, start, end) => doubts.flatMap(({ evidence }) => evidence).find((each) => each.side === side && each.start < end && each.end > start);
   const probable = likelihoods(chosen);
@@ -244,7 +266,7 @@ function translated(found, rank, state, studio) {
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     host, chosen.matrix.length ? said : null,
-    chosen.matrix.length ? h("p", { class: "note" }, "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " A large weight is not yet a large effect: “Why” measures that.") : null,
+    chosen.matrix.length ? h("p", { class: "note" }, head ? "Lines of a pronoun: the head that finds what it means; of other words: the mean of many heads" : "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " A large weight is not yet a large effect: “Why” measures that.") : null,
     low.length ? h("p", { class: "note" }, `Underlined: chance below ${100 * UNLIKELY} %: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${chance(probable.get(part.word).score)}`), ", all pieces of a word together.") : null);
   return { element, rest };
 }
