@@ -58,14 +58,14 @@ export function mount({ root, side, state }) {
   const words = wordOrder(state);
   const sizes = more("Sizes", slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }), ...Object.values(fields));
   sizes.open = state.differs(["length", ...Object.keys(fields)]);
-  side.append(panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, ...words.controls, sizes));
+  side.append(panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, sizes));
   const far = folded("Past the trained length: what a model has never seen", panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
     slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })), past);
   const openFar = () => {
     far.open ||= state.differs(Object.keys(FAR));
   };
   openFar();
-  root.append(body, section("What the order of words changes", words.body), far);
+  root.append(body, section("What the order of words changes", panel(...words.controls), words.body), far);
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
