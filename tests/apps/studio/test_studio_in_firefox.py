@@ -117,7 +117,7 @@ def test_pages_open_on_the_head_that_the_card_points_at(firefox: Firefox, home: 
     part = {"cross": "Cross-attention"}.get(noted.part, noted.part.title())
     title = f"{part}, layer {noted.layer}, head {noted.head}"
     assert firefox.value("document.querySelector('figure h3').textContent") == title
-    firefox.open(home + "block?model=en-de")
+    firefox.open(home + "block?model=en-de&part=self.output")
     words = firefox.value("document.querySelector('main').innerText")
     stack = "encoder" if noted.part == "cross" else noted.part
     block = r"\d" if noted.part == "cross" else noted.layer  # the encoder's own, or the noted one

@@ -38,6 +38,7 @@ NEEDS_MORE = {
     "attention/overview",
     "tour/figure",
     "tour/walk",
+    "runs/record",
     "attention/show",
     "attention/influence",
     "attention/labels",
