@@ -48,6 +48,11 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     assert re.match(f"“{word}” looks at “{noun}”: (9.|100) %", half.locator(".said").inner_text())
     half.get_by_role("button", name="Straße").hover()
     assert "“Straße” looks at “street”" in half.locator(".said").inner_text()
+    page = sight.page
+    page.get_by_label("Your sentence").fill("The girl took the lamp because it was pretty.")
+    page.get_by_role("button", name="Translate it").click()
+    page.locator("#translation", has_text="Lampe").wait_for()
+    page.go_back()
     half.get_by_role("link", name="All heads").click()
     sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
     # The page of translations shows the same head for the pronoun, and the mean for other words.

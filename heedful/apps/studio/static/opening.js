@@ -20,9 +20,15 @@ export function openingPicture(studio) {
   // An exported course of a few pages may lack the one whose answers these are.
   if (!part || !studio.pages.some(({ name }) => name === "attention")) return null;
   const why = addressOf("translate", new URLSearchParams({ model: MODEL, text: `${TEXT}${ENDS[0][0]}.` }).toString());
+  const own = h("input", { type: "text", id: "own-sentence", name: "text", placeholder: "The dog saw the cat because it barked.", required: true, maxlength: 200 });
+  const go = (event) => {
+    event.preventDefault();
+    location.assign(addressOf("translate", new URLSearchParams({ model: MODEL, text: own.value }).toString()));
+  };
   return h("section", { class: "opening", "aria-label": "One word decides" },
     h("p", {}, "What is “it”, the animal or the street? The last word decides, and the German pronoun says it: es for das Tier, sie for die Straße. A line shows where a head of the model looks as it writes."),
     ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: Number(heads[0]) })),
+    h("form", { class: "row own-sentence", onsubmit: go }, h("label", { for: "own-sentence" }, "Your sentence:"), own, h("button", { class: "quiet" }, "Translate it")),
     h("p", { class: "note" }, "Where a head looks is not yet what decides: ", h("a", { href: why }, "Why this word?"), " measures that."));
 }
 

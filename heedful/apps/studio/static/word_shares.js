@@ -25,7 +25,7 @@ export const scoreCell = (score) => ({ content: score.toFixed(1).replace("-", "â
  */
 export function wordShares(host, { words, chosen, choose, hidden = [], rows, label = "click a word", of = "The row of a word" }) {
   const focused = host.contains(document.activeElement);
-  const grid = h("div", { class: "masked", style: { gridTemplateColumns: `auto repeat(${words.length}, minmax(max-content, 1fr))` } });
+  const grid = h("div", { class: "masked", style: { gridTemplateColumns: `max-content repeat(${words.length}, auto)` } });
   const buttons = wordRow({ pieces: words, chosen, choose, label });
   [...buttons.querySelectorAll("button")].forEach((button, i) => button.classList.toggle("unseen-word", Boolean(hidden[i])));
   grid.append(h("span", { class: "note" }, label), buttons);
@@ -36,6 +36,9 @@ export function wordShares(host, { words, chosen, choose, hidden = [], rows, lab
       return cell;
     }));
   }
-  host.replaceChildren(h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid));
+  const row = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid);
+  host.replaceChildren(row);
+  const own = buttons.children[chosen];
+  if (own) row.scrollLeft = own.offsetLeft - (row.clientWidth - own.offsetWidth) / 2; // on a phone it is in sight
   if (focused) host.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
 }

@@ -157,7 +157,7 @@ export function mover({ get, set, last, steps }) {
   const move = (by) => set(Math.min(last(), Math.max(0, get() + by)));
   function start() {
     play.textContent = "Stop";
-    timer = setInterval(() => (play.isConnected && get() < last() ? move(1) : halt()), 900);
+    timer = setInterval(() => (play.isConnected && get() < last() ? move(1) : halt()), 350);
     if (get() >= last()) set(0);
   }
   function halt() {

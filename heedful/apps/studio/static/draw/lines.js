@@ -115,7 +115,8 @@ const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashe
 function drawLines(into, { all, x, y }) {
   const path = d3.line(([px]) => x.scale(px), ([, py]) => y.scale(py)).digits(1);
   into.selectAll("path").data(all).join("path")
-    .attr("class", kind).attr("stroke", (each) => each.colour).attr("d", (each) => path(each.points));
+    .attr("class", kind).attr("stroke", (each) => each.colour).attr("d", (each) => path(each.points))
+    .filter((each) => each.strong).raise();
   into.selectAll("circle")
     .data(all.filter((each) => each.dots || each.points.length === 1).flatMap((each) => each.points.map((point) => ({ point, colour: each.colour }))))
     .join("circle").attr("r", 3.5).attr("fill", (each) => each.colour)

@@ -84,7 +84,7 @@ export function linkPicture(host, picture) {
     const others = now && picture.others?.length ? linesOf({ ...picture, heads: picture.others }, now).lines : [];
     svg.replaceChildren(...others.map((each) => line(each, "pale", 0.1 + 0.3 * each[3])),
       ...found.lines.map((each) => line(each, "link", 0.12 + each[3])));
-    note.textContent = others.length ? `${found.note} Pale: the other heads of the layer, in their colours.` : found.note;
+    note.textContent = others.length ? `${found.note} Pale, and not counted: the other heads of the layer.` : found.note;
     glow(words, picture, now);
     said.textContent = now ? sentence(picture, now) : "Point at a word, or go to it with the keyboard, for its lines alone; click to keep them.";
   }

@@ -39,7 +39,7 @@ export function mount({ root, side, state, studio }) {
   side.append(settings(state, models));
   const run = button("Send the signal", () => send());
   run.hidden = isStill();
-  root.append(section("How many steps from the first token to the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token; of a pale one little arrives.")), drawings), section("What arrives of each token", bar.element, charts), rest);
+  root.append(section("How many steps from the first token to the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token; of a pale one little arrives. The networks are new: nothing is trained yet.")), drawings), section("What arrives of each token", bar.element, charts), rest);
 
   const { draw, fade, send } = stepped(drawings, rest, state);
   let opening = !run.hidden && !state.differs(Object.keys(defaults())); // an address with settings shows its picture at once

@@ -132,13 +132,12 @@ function warmupRuns(state) {
       words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
       rows: [["right answers", warmups.map((run) => shareCell(run.exact, 1, run === none ? "bar undivided" : "bar"))]],
     });
-    // The chosen one last, above the others; the one without warm-up keeps its colour.
-    const ordered = [...warmups.filter((run) => run !== chosen), chosen];
-    const lines = (points) => ordered.map((run) => ({
+    // The one without warm-up keeps its colour.
+    const lines = (points) => warmups.map((run) => ({
       run, name: name(run), points: points(run), colour: run === none ? 1 : run === chosen ? 0 : "var(--soft)", faint: run !== chosen && run !== none, named: true, strong: run === chosen,
     }));
     const common = { x: { label: "step", domain: [0, found.steps] }, height: 250, mark: chosen.steps ? [chosen.steps, "end of the warm-up"] : null, choose: ({ run }) => take(run) };
-    const of = `over ${found.steps} steps, with warm-ups of ${warmups.map(name).join(", ")} of them.`;
+    const of = `over ${found.steps} steps, by warm-up: ${warmups.map(name).join(", ")} of them.`;
     lineChart(pictures[0].host, { ...common, series: lines((run) => run.rates), y: { label: "learning rate", zero: true }, legend: false, right: 26, describe: `Learning rate ${of}` });
     lineChart(pictures[1].host, { ...common, series: lines((run) => run.loss), y: { label: "loss on unseen dates", log: true }, ends: true, right: 106, describe: `Validation loss of a translator of six layers ${of}` });
     const { told, why } = sentence(found, chosen, away(chosen) < 0.01);
