@@ -18,6 +18,7 @@ const HINT = "Up to 20 pieces, so that all fit side by side.";
 const SECONDS = 6; // between two stops when the tour plays
 const FLOWS = 3; // seconds in which the flow is seen after a step
 const PACE = 0.9; // seconds between two words when the model writes by itself
+const BEGUN = 3; // words that the decoder writes where it is reached, so that it has some to look back at
 const LONGEST = 60; // pieces, where a model that finds no end is stopped; the call takes 64
 
 export const defaults = (studio) => ({
@@ -36,7 +37,11 @@ export function mount({ root, side, state, studio }) {
   const stops = () => stopsOf(found ? Boolean(found.cross) : kindOf() === "translator");
   const last = () => stops().length - 1;
   const stop = () => (readsText() ? Math.min(last(), Math.max(0, state.values.stop)) : 0);
-  const go = (to) => state.set({ stop: Math.min(last(), Math.max(0, to)) }, { step: true });
+  const go = (to) => {
+    const next = stops()[to]?.part === "back" && to === stop() + 1;
+    state.set({ stop: Math.min(last(), Math.max(0, to)) }, { step: true });
+    if (next && !chosen().length && !isStill()) write(BEGUN);
+  };
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] });
@@ -77,6 +82,7 @@ export function mount({ root, side, state, studio }) {
   let timer = null; // while the tour plays
   let flowing = null; // while a step lets the flow be seen
   let writing = null; // while the model writes by itself: the timer of its next word
+  let enough = LONGEST; // words after which it stops
   let pictured = null; // the model's own parts
   const askFigure = live(body, (signal) => call("tour", "figure", { model: state.values.model }, signal), (answer) => {
     pictured = answer;
@@ -105,7 +111,8 @@ export function mount({ root, side, state, studio }) {
     }, FLOWS * 1000);
   }
   /** Write the likeliest word, and so on until the end; not at once, so that each can be seen. */
-  function write() {
+  function write(most = enough) {
+    enough = most;
     clearTimeout(writing);
     writing = setTimeout(() => {
       if (!drawing.isConnected || !found) rest();
@@ -142,7 +149,7 @@ export function mount({ root, side, state, studio }) {
       head.fill(count(found.heads));
       head.querySelector("select").value = String(found.head);
     }
-    if (found?.ended || chosen().length >= LONGEST) rest();
+    if (found?.ended || chosen().length >= enough) rest();
     else if (writing) write();
     arrange();
     show();
@@ -235,7 +242,7 @@ export function mount({ root, side, state, studio }) {
     const before = found.read.slice(0, found.read.length - pieces.length).filter((_, i) => !(i === 0 && found.cross));
     const on = () => {
       if (writing) rest();
-      else write();
+      else write(LONGEST);
       show();
     };
     return h("div", { class: "row written" },
