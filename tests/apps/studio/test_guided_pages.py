@@ -218,6 +218,16 @@ def test_parts_unfold_in_place(moving: Any) -> None:
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
 
+def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any) -> None:
+    """So that it has some to look back at; and no more."""
+    decoder = moving.locator(".map [aria-current]", has_text="Written")
+    while not decoder.count():
+        moving.get_by_role("button", name="Next", exact=True).click()
+    moving.locator("#written button").nth(2).wait_for()
+    moving.wait_for_timeout(1500)  # longer than from word to word
+    assert moving.locator("#written button").count() == 3
+
+
 UNSEEN = """() => [...document.querySelectorAll("[data-at], .way-flight")]
   .filter((each) => getComputedStyle(each).opacity !== "1").length"""
 
