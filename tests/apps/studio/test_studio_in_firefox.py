@@ -223,10 +223,9 @@ def test_attention_opens_on_a_model_without_the_noted_head_in_firefox(
     if not {"en-de", "english"} <= models_at_hand().keys():
         pytest.skip("en-de and english are not at hand")
     firefox.open(f"{home}attention?{query}")
+    title = "document.querySelector('figure h3')?.textContent.includes"
+    wait_for(firefox, f"{title}('Decoder self-attention, layer')")
     assert firefox.value(PROBLEMS) == ""
-    assert "Decoder self-attention, layer" in firefox.value(
-        "document.querySelector('figure h3').textContent"
-    )
 
 
 def test_answers_are_kept_in_firefox(firefox: Firefox, home: str) -> None:
