@@ -78,7 +78,7 @@ def build_app(verb: str) -> App:
 def print_help(verb: str) -> None:
     """Print a verb's docstring and all of its flags."""
     formatter = _HelpFormatter(column_specs=_columns)
-    formatter.text, _, _ = (inspect.getdoc(function_behind(verb)) or "").partition("\nArgs:\n")
+    formatter.text, _ = _parted(function_behind(verb))
     # Without a text of its own, the app loads a parser of docstrings: 3 % of the time of --help.
     explained = _Explained(name=verb.split()[-1], help_formatter=formatter, help="")
     _app(explained, verb).help_print(verb.split())
@@ -140,8 +140,14 @@ def _explain(arguments: ArgumentCollection, verb: Any) -> None:
 
 def _explanations(documented: Any) -> dict[str, str]:
     """Return the entries below `Args:` of a docstring, by argument."""
-    _, _, entries = (inspect.getdoc(documented) or "").partition("\nArgs:\n")
+    _, entries = _parted(documented)
     return {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(entries)}
+
+
+def _parted(documented: Any) -> tuple[str, str]:
+    """Return a docstring before its `Args:`, and the entries below."""
+    text, _, entries = (inspect.getdoc(documented) or "").partition("\nArgs:\n")
+    return text, entries
 
 
 def _default_text(value: Any) -> str:
@@ -153,7 +159,7 @@ class _HelpFormatter(DefaultFormatter):
     """A help formatter that draws panels like cyclopts, below a text formatted by `prose`."""
 
     text = ""
-    """What the verb does."""
+    """Docstring of the verb before its arguments."""
 
     def render_description(
         self, console: Console, options: ConsoleOptions, description: Any

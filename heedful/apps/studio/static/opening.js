@@ -2,12 +2,12 @@
 // the model shows it.
 
 import { addressOf } from "./address.js";
-import { call, live } from "./api.js";
+import { live } from "./api.js";
 import { h } from "./dom.js";
 import { spokenPiece } from "./draw/links.js";
 import { wordLines } from "./draw/word_lines.js";
 import { notedHead, pieceOf } from "./subject.js";
-import { joinWords, weightMaps } from "./words.js";
+import { ownAttention } from "./words.js";
 
 const MODEL = "en-de";
 const TEXT = "The animal didn't cross the street because it was too ";
@@ -38,11 +38,7 @@ function half({ last, pronoun, part, layer, head }) {
   const said = h("span", { class: "said", role: "status" });
   const link = h("a", {}, "All heads of this sentence");
   const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
-  // The request of the page Attention as it opens, so that an exported course has recorded it.
-  live(host, async (signal) => {
-    const found = await call("attention", "show", { model: MODEL, text, second: "", given: "own", part, layer, heads: null }, signal);
-    return { found, words: joinWords({ ...found, maps: weightMaps(found) }) };
-  }, ({ found, words }) => {
+  live(host, (signal) => ownAttention({ model: MODEL, text, part, layer }, signal), ({ found, words }) => {
     link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, row: pieceOf(found.rows.pieces, pronoun) }).toString());
     fill(host, { written: words.rows.pieces, read: words.columns.pieces, weights: words.maps.get(head), pronoun, said });
   })();

@@ -1,5 +1,6 @@
 // Words as buttons, one of which is the query; and pieces joined to the words they belong to.
 
+import { call } from "./api.js";
 import { h } from "./dom.js";
 import { shownPiece, spokenPiece } from "./draw/links.js";
 
@@ -68,4 +69,11 @@ export function joinWords({ rows, columns, maps }) {
     return sums;
   };
   return { rows: { ...rows, pieces: down }, columns: { ...columns, pieces: across }, maps: new Map([...maps].map(([head, weights]) => [head, joinMap(weights)])) };
+}
+
+/** What the heads of a layer attend to in a model's own translation: the answer, and the same between words. */
+export async function ownAttention({ model, text, part, layer }, signal) {
+  // The request of the page Attention as it opens, so that an exported course has recorded it.
+  const found = await call("attention", "show", { model, text, second: "", given: "own", part, layer, heads: null }, signal);
+  return { found, words: joinWords({ ...found, maps: weightMaps(found) }) };
 }

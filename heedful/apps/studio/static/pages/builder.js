@@ -143,7 +143,8 @@ export async function mount({ root, below, side, state }) {
     const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0, moving: values.flow };
     assemblyPicture(picture, view);
     const near = nearest(presets, found.total);
-    total.replaceChildren(facts(view.next ? [[`parameters so far${drawnParameters(view) === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawnParameters(view))} of ${engineering(found.total)}`, "so-far"]] : [
+    const drawn = drawnParameters(view);
+    total.replaceChildren(facts(view.next ? [[`parameters so far${drawn === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawn)} of ${engineering(found.total)}`, "so-far"]] : [
       ["parameters", number(found.total), "total"], ["nearest published", near.name, "nearest"],
       ...Object.entries(found.operations).slice(0, 1).map(([name, value]) => [`operations for ${name}`, engineering(value), "learning"]),
       ...Object.entries(found.memory).slice(0, 1).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),

@@ -38,9 +38,9 @@ export function mount({ root, side, state, studio }) {
   const last = () => stops().length - 1;
   const stop = () => (readsText() ? Math.min(last(), Math.max(0, state.values.stop)) : 0);
   const go = (to) => {
-    const next = stops()[to]?.part === "back" && to === stop() + 1;
+    const arrives = stops()[to]?.part === "back" && to === stop() + 1;
     state.set({ stop: Math.min(last(), Math.max(0, to)) }, { step: true });
-    if (next && !chosen().length && !isStill()) write(BEGUN);
+    if (arrives && !chosen().length && !isStill()) write(BEGUN);
   };
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });

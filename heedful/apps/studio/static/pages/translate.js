@@ -8,7 +8,7 @@ import { shownPiece } from "../draw/links.js";
 import { wordLines } from "../draw/word_lines.js";
 import { secondModel } from "../second_model.js";
 import { noModel, notedHead, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
-import { joinWords, weightMaps } from "../words.js";
+import { ownAttention } from "../words.js";
 
 export const kinds = ["translator"];
 
@@ -137,13 +137,13 @@ async function pointedHead({ model, text }, studio, signal) {
   const { part, layer, heads } = notedHead(studio, model);
   // An exported course of a few pages may lack the one whose answer this is.
   if (part !== "cross" || text.length > MOST_POINTED || text.includes("\n") || !studio.pages.some(({ name }) => name === "attention")) return null;
-  // The request of the page Attention as it opens. Where it fails, the lines of the mean are shown.
-  const found = await call("attention", "show", { model, text, second: "", given: "own", part, layer, heads: null }, signal).catch(() => null);
-  if (!found) return null;
-  const { rows, columns, maps } = joinWords({ ...found, maps: weightMaps(found) });
+  const own = await ownAttention({ model, text, part, layer }, signal).catch(() => null); // then the mean is shown
+  if (!own) return null;
+  const { rows, columns, maps } = own.words;
   const [down, across] = [rows.pieces, columns.pieces].map((names) => names.slice(0, -1)); // the last is the end
-  const weights = maps.get(Number(heads[0]));
-  return { down, across, said: `Head ${Number(heads[0]) + 1} of layer ${layer + 1}.`, row: (i) => [...weights.subarray(i * columns.pieces.length, i * columns.pieces.length + across.length)] };
+  const head = Number(heads[0]);
+  const weights = maps.get(head);
+  return { down, across, said: `Head ${head + 1} of layer ${layer + 1}.`, row: (i) => [...weights.subarray(i * columns.pieces.length, i * columns.pieces.length + across.length)] };
 }
 
 /** A word without the punctuation after it. */
