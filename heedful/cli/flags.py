@@ -67,7 +67,8 @@ class CheckFlags:
     Args:
         check: Check each translation and append a tab and the names of failed checks, or ok; with
             --json, a report with scores and positions.
-        check_source: Also check that the source makes each translation more probable (slower).
+        check_source: Also check that the source makes each translation more probable, and so does
+            each of its words (slower: a pass of the model for each word).
         languages: Language codes of source and target, such as en-de, for checks of number words
             and language and for --numbers; taken from the model's name or card if unset.
         second_try: Search again where a check failed, with a wider beam and constraints; the new

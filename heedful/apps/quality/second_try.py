@@ -47,7 +47,7 @@ def second_settings(
         changes |= {"beam": width, "n_best": width}
     if failed & {"repetition", "too_long"}:
         changes["no_repeat_ngram"] = settings.no_repeat_ngram or _NO_REPEAT
-    if failed & {"too_short", "uncovered"}:
+    if failed & {"too_short", "uncovered", "lost_words"}:
         shortest = max(settings.min_length, round(_SHORTEST * source_tokens))
         limit = settings.max_length
         changes["min_length"] = shortest if limit is None else min(shortest, limit)

@@ -49,6 +49,7 @@ CHECKS = {
     "uncovered": "the words of the source were attended to",
     "detached": "the source makes the translation more probable",
     "names": "no name of the source is another one",
+    "lost_words": "it is more probable with each word of the source than without",
 }
 """The names of checks, each with the property of a translation that passes."""
 
@@ -100,6 +101,11 @@ class CheckSettings(Config):
         -10.0,
         description="change of log-probability, when a name of the source replaces a word of the "
         "translation, above which the word counts as a wrong name",
+    )
+    most_gain: float = Field(
+        0.3,
+        description="change of log-probability, when a word of the source is left out, above which "
+        "the word counts as lost",
     )
     advisory: tuple[str, ...] | None = Field(
         None,

@@ -494,6 +494,27 @@ def test_other_words_are_those_of_the_page(
         check_answer(engine, paths, workspace_of, "translate/alternatives", "en-de", body)
 
 
+LOST = (
+    ("My grandmother bought a telescope in Reykjavik.", "Meine Großmutter kaufte in Reykjavik."),
+    ("“Don't!” – 🙂 said (the) well-known man …", "„Nicht!“, sagte der Mann."),
+    ("Hello.", "Hallo."),
+    ("I saw 3 apples in 北京市大学 today", "Ich sah heute Äpfel."),
+    ("", ""),
+    ("One line.\nAnother line.", "Eine."),
+    ("word " * 70, "Wort"),
+)
+
+
+@pytest.mark.parametrize("name", ["en-de", "post", "apart"])
+def test_lost_words_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str
+) -> None:
+    for text, translation in LOST:
+        body = {"text": text, "translation": translation}
+        own = check_answer(engine, paths, workspace_of, "translate/lost", name, body)
+        assert bool(own["words"]) == (text in (LOST[0][0], LOST[1][0], LOST[3][0]))
+
+
 @pytest.mark.parametrize("name", [*AT_HAND[:2], "rotary", "post", "apart"])
 def test_a_result_without_heads_is_that_of_the_page(
     engine: Engine, paths: dict[str, Path], workspace_of: Workspace, name: str

@@ -313,6 +313,17 @@ def test_the_alignment_opens_at_the_pronoun(sight: Any) -> None:
     assert page.locator(".alternatives .note").first.inner_text() == "94 %"
 
 
+def test_a_word_that_the_translation_lost_is_marked(sight: Any) -> None:
+    page = sight.open("translate")
+    sight.idle()
+    assert page.locator(".word.lost").count() == 0
+    assert not page.locator(".lost-words").is_visible()
+    page.get_by_label("Text to translate").fill("I can't find the key to my house.")
+    page.locator(".word.lost").wait_for()
+    assert page.locator(".word.lost").all_inner_texts() == ["house."]
+    assert page.locator(".lost-words").inner_text().startswith("Perhaps lost: “house” (")
+
+
 def test_the_chance_of_a_word_says_which_pieces_it_is_of(sight: Any) -> None:
     page = sight.open("translate?word=5")
     page.wait_for_selector(".alternatives li")

@@ -412,9 +412,10 @@ def test_translate(visit: Any, given: Any) -> None:
     assert page.locator("#translation").inner_text() == str(expected)
     page.get_by_text("Scores and pieces").click()
     assert visit.fact("score") == visit.shown(expected.score)
-    chance = math.exp(expected.score)
-    shown = page.locator(".rank .count").first.inner_text()
-    assert shown.endswith(" %") if chance >= 0.1 else shown.startswith("1 in ")
+    first, second = page.locator(".rank .count").all_inner_texts()[:2]
+    assert first == "100 %"  # beside the most probable one
+    ratio = 100 * math.exp(expected.n_best[1].score - expected.score)
+    assert float(second.split()[0]) == pytest.approx(ratio, rel=0.05)
     ranks = page.locator(".rank span:first-child").all_inner_texts()
     assert ranks == [str(each) for each in expected.n_best]
 

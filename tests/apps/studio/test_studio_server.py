@@ -64,6 +64,7 @@ NEEDS_MORE = {
     "translate/why",
     "translate/inside",
     "translate/again",
+    "translate/lost",
     "block/contexts",  # a word and sentences with it
     "schedule/settings",
     "builder/preset",

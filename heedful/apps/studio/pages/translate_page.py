@@ -8,17 +8,21 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.lost_words import gains_without_words
 from heedful.apps.quality.text_checks import CHECKS
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
 from heedful.apps.studio.why_this_word import again, inside, why  # noqa: F401, calls of this page
 from heedful.apps.studio.workspace import Workspace
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, DataError
 from heedful.inspect.attention_maps import parts_of
 from heedful.pipelines.text_splitting import Translation
 
 LONGEST = 2000
 """Maximum number of characters of a text, which limits the waiting time."""
+
+MOST_CONTRASTED = 300
+"""Characters of a text that is translated without each of its words, in half a second."""
 
 
 class TranslatePageRequest(PromptRequest):
@@ -28,6 +32,13 @@ class TranslatePageRequest(PromptRequest):
     n_best: Annotated[int, Field(ge=1, le=16)] = 3
     length_penalty: Annotated[float, Field(ge=0, le=5)] = 0.6
     prefix: str = ""
+
+
+class LostWordsRequest(ModelRequest):
+    """A text and its translation."""
+
+    text: str
+    translation: str
 
 
 class AlternativesRequest(ModelRequest):
@@ -70,6 +81,19 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
         "warnings": warnings,
         "checks": _failed_checks(request, pipeline, translation, workspace),
     }
+
+
+@call(LostWordsRequest)
+def lost(request: LostWordsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return how much more probable a translation of one line is without each word of the text."""
+    if len(request.text) > MOST_CONTRASTED or "\n" in request.text.strip():
+        return {"words": []}
+    pipeline = workspace.translator(request.model)
+    try:
+        [gains] = gains_without_words(pipeline, [(request.text, request.translation)])
+    except DataError:  # more tokens than a model with learned positions can read at once
+        return {"words": []}
+    return {"words": [{"start": each.start, "end": each.end, "gain": gain} for each, gain in gains]}
 
 
 @call(AlternativesRequest)

@@ -6,6 +6,7 @@ import { build } from "./builder_answers.js";
 import { contexts } from "./contexts_answers.js";
 import { beam, greedy, step } from "./decoding_answers.js";
 import { labels } from "./labels_answers.js";
+import { lost } from "./lost_words.js";
 import { draw } from "./masks_answers.js";
 import { passOf } from "./passes.js";
 import { steps } from "./paths_answers.js";
@@ -39,9 +40,9 @@ const PAGES = {
   image: { erase, look },
   steps: { follow },
   tour: { walk },
-  translate: { again, alternatives, inside, text, why },
+  translate: { again, alternatives, inside, lost, text, why },
 };
-const OF_TRANSLATORS = [alternatives, text];
+const OF_TRANSLATORS = [alternatives, lost, text];
 const OF_IMAGES = [entering, erase, look];
 const OF_RECORDS = [complete, weights];
 /** What needs no model. */

@@ -19,7 +19,7 @@ export const defaults = (studio) => ({
 const UNLIKELY = 0.5; // probability of a word below which it is underlined
 const LEAST_DRAWN = 0.05; // attention weight below which no line is drawn
 const MOST_WORDS = 40; // of a text whose lines are all drawn, not those of one word alone
-const LARGEST = 690; // exponent of the largest ratio that is shown
+const MOST_GAIN = 0.3; // log-probability that a translation gains without a word that it lost: that of `heedful translate --check-source`
 const MEAN = "Mean over the heads of the upper layers.";
 const MOST_POINTED = 200; // characters of a text of which a single head is asked for as well
 const PRONOUN = /^(er|sie|es|he|she|it|they|il|elle|ils|elles)$/i;
@@ -51,7 +51,14 @@ export function mount({ root, below, side, state, studio }) {
     return { ...found, pointed };
   }, (found) => show(found));
 
+  // Asked for once the translation stands there, since it takes a pass of the model for each word.
+  const lost = live(body, async (signal) => {
+    const chosen = translation();
+    if (!chosen?.matrix.length) return null; // without attention to the source no word of it is marked
+    return call("translate", "lost", { model: state.values.model, text: state.values.text, translation: chosen.text }, signal);
+  }, (found) => markLost(found?.words.filter(({ gain }) => gain > MOST_GAIN) ?? []));
   let last = null;
+  let markLost = () => {};
   let rest = () => {}; // shows the lines of the chosen word
   function show(found) {
     last = found;
@@ -65,8 +72,9 @@ export function mount({ root, below, side, state, studio }) {
     const rank = Math.min(state.values.rank, found.translations.length - 1);
     const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
     const texts = translated(found, rank, state, studio);
-    rest = texts.rest;
+    ({ rest, markLost } = texts);
     body.append(texts.element);
+    lost();
     more.append(details(found, rank, state, limits));
     return propose();
   }
@@ -158,10 +166,14 @@ function wordOf(translation, { values }) {
   return first?.word ?? -1;
 }
 
-/** A probability from its logarithm: "39 %", or "1 in 570". */
+/** A probability from its logarithm: "39 %", "0.14 %". */
 function chance(score) {
-  return score > Math.log(0.1) ? `${number(100 * Math.exp(score), 2)} %` : `1 in ${number(Math.exp(Math.min(LARGEST, -score)), 2)}`;
+  const percent = 100 * Math.exp(score);
+  return percent < 0.01 ? "under 0.01 %" : `${number(percent, 2)} %`;
 }
+
+/** How many times as probable, from the logarithm. */
+const times = (gain) => number(Math.exp(gain), 2);
 
 /** The line a word of the translation is in, and what stands before it there. */
 function lineOf(translation, word) {
@@ -235,12 +247,14 @@ function translated(found, rank, state, studio) {
   const unlikely = (part) => probable.get(part.word)?.score < Math.log(UNLIKELY);
   const choose = (word) => state.set({ word }, { step: true });
   const places = { source: 0, target: 0 };
+  const ranges = []; // of the words of the text, in characters
   const words = (side) => chosen[side].map((part) => {
     const start = places[side];
-    places[side] += part.text.length;
+    places[side] += [...part.text].length; // checks count characters
     if (part.word === null) return part.text;
     const own = h(side === "target" ? "button" : "span", { class: "word", type: side === "target" ? "button" : null, tabindex: "0", "data-word": part.word, "data-side": side }, part.text);
     const doubt = doubted(side, start, places[side]);
+    if (side === "source") ranges.push({ own, start, end: places[side] });
     if (doubt) own.classList.add("doubted");
     if (side === "target" && unlikely(part)) own.classList.add("unlikely");
     if (side === "target" && probable.has(part.word)) own.title = `all its pieces: ${chance(probable.get(part.word).score)}`;
@@ -259,27 +273,35 @@ function translated(found, rank, state, studio) {
     h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source")),
     h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")), layer);
   queueMicrotask(rest); // once it stands in the page, where words have places
+  const missing = h("p", { class: "lost-words", role: "status", hidden: "" });
+  const markLost = (found) => {
+    const marked = found.map((each) => ({ ...each, own: ranges.find(({ start, end }) => start <= each.start && end >= each.end)?.own })).filter(({ own }) => own);
+    for (const { own } of marked) own.classList.add("lost");
+    missing.hidden = !marked.length;
+    missing.replaceChildren(h("strong", {}, "Perhaps lost: "), marked.map(({ own, gain }, i) => `${i ? ", " : ""}“${bare(own.textContent)}” (the translation is ${times(gain)} times as probable without it)`), ".");
+  };
   const { model, text } = state.values;
   const single = studio.pages.some(({ name }) => name === "attention") ? addressOf("attention", new URLSearchParams({ model, text }).toString()) : null;
   const element = h("div", {},
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, `In doubt, ${each.name.replaceAll("_", " ")}:`), each.evidence.length ? "" : ` it should be that ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
-    host, chosen.matrix.length ? said : null,
+    host, missing, chosen.matrix.length ? said : null,
     chosen.matrix.length ? h("p", { class: "note" }, head ? "Lines of a pronoun: the head that finds what it means; of other words: the mean of many heads" : "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " A large weight is not yet a large effect: “Why” measures that.") : null,
     low.length ? h("p", { class: "note" }, `Underlined: chance below ${100 * UNLIKELY} %: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${chance(probable.get(part.word).score)}`), ", all pieces of a word together.") : null);
-  return { element, rest };
+  return { element, rest, markLost };
 }
 
 /** The other translations, the numbers, and the alignment. */
 function details(found, rank, state, limits) {
   const chosen = found.translations[rank];
+  const most = Math.max(...found.translations.map(({ score }) => score));
   const picture = figure("Alignment of all words", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const all = folded("Alignment of all words", picture.element);
-  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "The chance of the whole text: those of its pieces, multiplied."),
+  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "How probable each is, beside the most probable one."),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
-    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score)))))),
+    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score - most)))))),
     chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
     all, folded("Scores and pieces", () => h("div", {},
       facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
