@@ -22,6 +22,7 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
 from heedful.models.translator import Translator
+from heedful.pretrained.catalogue import models_at_hand
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 from heedful.train.run_settings import RunSettings
@@ -250,6 +251,18 @@ def visit_at(browser: Any) -> Iterator[Callable[[str], Visit]]:
     yield at
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def home(serve: Callable[[Sequence[Path]], str]) -> str:
+    """The address of a studio with the models at hand."""
+    return serve([each.path for each in models_at_hand().values()])
+
+
+@pytest.fixture
+def sight(visit_at: Callable[[str], Visit], home: str) -> Visit:
+    """A window on it."""
+    return visit_at(home)
 
 
 @pytest.fixture(scope="session")

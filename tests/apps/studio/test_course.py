@@ -67,10 +67,13 @@ QUERIES = sorted(
 
 
 @pytest.mark.parametrize(("page", "query"), QUERIES)
-def test_addresses_of_the_course_show_a_picture(visit: Any, page: str, query: str) -> None:
+def test_addresses_of_the_course_show_a_picture(
+    request: pytest.FixtureRequest, page: str, query: str
+) -> None:
     """Each sets what it says it sets, and nothing is refused."""
     # The small model reads short texts alone: its own stands before that of the course.
-    shown = visit.open(f"{page}?text=the+cat+sat&{query}")
+    window: Any = request.getfixturevalue("sight" if "model=" in query else "visit")
+    shown = window.open(f"{page}?text=the+cat+sat&{query}")
     assert shown.locator(".problem").count() == 0
     assert shown.locator("main figure, main .drawing, main table").count() > 0
     for name, value in parse_qsl(query):

@@ -26,12 +26,6 @@ def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def home(serve: Callable[[Sequence[Path]], str]) -> str:
-    """The address of a studio with the models at hand."""
-    return serve([each.path for each in models_at_hand().values()])
-
-
 @pytest.mark.parametrize("name", ["", *(page.name for page in PAGES)])
 def test_a_page_in_firefox(firefox: Firefox, home: str, name: str) -> None:
     firefox.events.clear()

@@ -413,7 +413,7 @@ def test_translate(visit: Any, given: Any) -> None:
     page.get_by_text("Scores and pieces").click()
     assert visit.fact("score") == visit.shown(expected.score)
     first, second = page.locator(".rank .count").all_inner_texts()[:2]
-    assert first == "100 %"  # beside the most probable one
+    assert first == "most probable"
     ratio = 100 * math.exp(expected.n_best[1].score - expected.score)
     assert float(second.split()[0]) == pytest.approx(ratio, rel=0.05)
     ranks = page.locator(".rank span:first-child").all_inner_texts()

@@ -95,7 +95,7 @@ export function mount({ root, below, side, state, studio }) {
     const name = bare(line.word);
     choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
       button(each.word || "(the end)", () => goOn(line, each), { quiet: each.word !== line.word }),
-      h("span", { class: "note" }, chance(Math.log(each.probability))), h("span", { dir: "auto" }, each.text)))),
+      chanceBar(each.probability), h("span", { dir: "auto" }, each.text)))),
     own?.pieces.length > 1 ? h("p", { class: "note" }, `Chances of the first piece of each word, as its other pieces come only after it: “${own.pieces[0]}” has ${chance(own.scores[0])}; all pieces of “${line.word}” have ${chance(own.score)} together.`) : "",
     whyWord ? "" : h("p", { class: "row" }, button(`Why “${name}” and no other word?`, () => state.set({ word }, { step: true }), { quiet: true })));
     if (whyWord) why.replaceChildren(whyWord({ model: state.values.model, line: line.source, before: line.before, word: line.word }, { word: line.word || "(the end)" }));
@@ -170,6 +170,13 @@ function wordOf(translation, { values }) {
 function chance(score) {
   const percent = 100 * Math.exp(score);
   return percent < 0.01 ? "under 0.01 %" : `${number(percent, 2)} %`;
+}
+
+/** A probability beside a bar whose whole length is 100 %. */
+function chanceBar(probability) {
+  const element = h("span", { class: "note chance" }, chance(Math.log(probability)));
+  element.style.setProperty("--share", probability);
+  return element;
 }
 
 /** How many times as probable, from the logarithm. */
@@ -298,10 +305,10 @@ function details(found, rank, state, limits) {
   const most = Math.max(...found.translations.map(({ score }) => score));
   const picture = figure("Alignment of all words", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const all = folded("Alignment of all words", picture.element);
-  const others = h("div", {}, h("h3", {}, "Translations that the search found"), h("p", { class: "note" }, "How probable each is, beside the most probable one."),
+  const others = h("div", {}, h("h3", {}, "Translations that the search found"), 
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i, word: -1 }, { step: true }),
-    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, chance(each.score - most)))))),
+    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, each.score === most ? "most probable" : `${chance(each.score - most)} as probable`))))),
     chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
     all, folded("Scores and pieces", () => h("div", {},
       facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
