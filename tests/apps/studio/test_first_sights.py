@@ -262,7 +262,7 @@ def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
 
 def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     page = sight.open("image")
-    words = page.locator("figure", has_text="Where it looks").locator("figcaption")
+    words = page.locator("figure", has_text="Where the framed patch looks").locator("figcaption")
     words.wait_for()
     assert words.inner_text().startswith("From the patch in row 6, column 3")
     # A patch is seen as its numbers, and the reading with the patches that it rests on.
@@ -272,16 +272,12 @@ def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     sight.idle()
     assert sight.fact("label") == "0"
     assert sight.fact("erased") == "7"
-    tops = page.evaluate(
-        "() => [...document.querySelectorAll('.easel-row canvas')]"
-        ".map((each) => each.getBoundingClientRect().top)"
-    )
-    assert len(tops) == 4
-    assert abs(tops[1] - tops[0]) < 12  # patches beside the picture
-    assert abs(tops[3] - tops[2]) < 4  # attention beside what the reading rests on
-    # The labels stand beside the digit that they name.
-    beside = page.locator("figure", has_text="It reads").locator("li").first
-    assert abs(beside.bounding_box()["y"] - tops[0]) < 12
+    # One picture leads: where the patch looks, with the place to draw and the labels beside it.
+    leading, own, erased = (each.bounding_box() for each in page.locator(".easel-row canvas").all())
+    assert leading["width"] > 2 * max(own["width"], erased["width"])
+    assert abs(leading["y"] - own["y"]) < 12
+    beside = page.locator("figure", has_text="It reads").locator("li").first.bounding_box()
+    assert own["y"] < beside["y"] < leading["y"] + leading["height"] < erased["y"]
     assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale
 
 

@@ -1,9 +1,11 @@
 // A picture as a model of images cuts it, and what is laid over its patches.
 
-import { h, number, s } from "../dom.js";
+import { h, number, percent, s } from "../dom.js";
 import { css, ink, redrawn } from "./colours.js";
 
 const SIZE = 340;
+const DIM = 0.6; // brightness of a picture below colours, so that they stand out
+const [SAID, ROOM] = [0.05, 40]; // a share from which it is written on its patch, and the pixels that it needs
 const AXIS = 20; // pixels for the name of the upright axis
 
 /**
@@ -22,7 +24,7 @@ export function patchPicture(host, picture) {
 function draw(host, picture) {
   const count = picture.side / picture.patch;
   const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
-  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
+  const size = Math.min(picture.size ?? SIZE, Math.max(140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
   const unit = size / picture.side;
   const step = unit * picture.patch + gap;
   const whole = size + gap * (count - 1);
@@ -51,12 +53,13 @@ function draw(host, picture) {
     }
     pixels(pen, picture, i, x, y, unit);
     if (!picture.shares) continue;
-    pen.globalAlpha = 0.85 * (picture.shares[i] / most);
+    pen.globalAlpha = 0.9 * (picture.shares[i] / most);
     pen.fillStyle = style.getPropertyValue("--glow");
     pen.fillRect(x, y, step, step);
     pen.globalAlpha = 1;
   }
-  pen.strokeStyle = style.getPropertyValue("--glow");
+  if (picture.shares && step >= ROOM) written(pen, picture.shares, count, step);
+  pen.strokeStyle = picture.shares ? "#fff" : style.getPropertyValue("--glow");
   pen.lineWidth = 3;
   for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
     pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
@@ -65,6 +68,23 @@ function draw(host, picture) {
   const focused = host.contains(document.activeElement);
   host.replaceChildren(picture.axes ? h("div", { class: "axed" }, h("span", {}, `${picture.axes[1]} →`), canvas, h("span", {}, `${picture.axes[0]} →`)) : canvas);
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
+}
+
+/** Write the large shares on their patches, and part these by lines. */
+function written(pen, shares, count, step) {
+  pen.strokeStyle = "rgb(255 255 255 / 0.14)";
+  pen.lineWidth = 1;
+  for (let i = 1; i < count; i += 1) {
+    pen.strokeRect(Math.round(i * step) + 0.5, -1, count * step, count * step + 2);
+    pen.strokeRect(-1, Math.round(i * step) + 0.5, count * step + 2, count * step);
+  }
+  Object.assign(pen, { font: `600 14px ${getComputedStyle(document.body).fontFamily}`, textAlign: "center", textBaseline: "middle", fillStyle: "#fff", strokeStyle: "#000", lineWidth: 3, lineJoin: "round" });
+  shares.forEach((share, i) => {
+    if (share < SAID) return;
+    const words = [percent(share, 2), (i % count + 0.5) * step, (Math.floor(i / count) + 0.5) * step];
+    pen.strokeText(...words);
+    pen.fillText(...words);
+  });
 }
 
 /** Draw one patch large, its brightness as numbers where there is room and one channel. */
@@ -103,14 +123,14 @@ export function greyPicture(found, size) {
   return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(near(y), near(x))));
 }
 
-function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit) {
+function pixels(pen, { pixels: bytes, patch, channels, shares }, i, x, y, unit) {
   const area = patch * patch;
   const start = i * area * channels;
   const small = h("canvas", { width: patch, height: patch });
   const image = new ImageData(patch, patch);
   for (let place = 0; place < area; place += 1) {
     const rgb = [0, 1, 2].map((channel) => bytes[start + (channels === 1 ? 0 : channel) * area + place]);
-    image.data.set([...rgb, 255], 4 * place);
+    image.data.set([...rgb.map((value) => (shares ? DIM : 1) * value), 255], 4 * place);
   }
   small.getContext("2d").putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;
