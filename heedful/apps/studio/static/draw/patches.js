@@ -4,8 +4,8 @@ import { h, number, percent, s } from "../dom.js";
 import { css, ink, redrawn } from "./colours.js";
 
 const SIZE = 340;
-const DIM = 0.6; // brightness of a picture below colours, so that they stand out
-const [SAID, ROOM] = [0.05, 40]; // a share from which it is written on its patch, and the pixels that it needs
+const DIM = 0.6; // of a picture's own contrast below colours, so that they stand out
+const [SAID, ROOM] = [0.05, 46]; // a share from which it is written on its patch, and the pixels that it needs
 const AXIS = 20; // pixels for the name of the upright axis
 
 /**
@@ -39,6 +39,7 @@ function draw(host, picture) {
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement);
   const most = picture.shares ? Math.max(...picture.shares, 1e-12) : 1;
+  const ground = picture.shares && groundOf(picture);
   for (let i = 0; i < count * count; i += 1) {
     const [x, y] = [(i % count) * step, Math.floor(i / count) * step];
     if (picture.known && !picture.known[i]) {
@@ -51,7 +52,7 @@ function draw(host, picture) {
       pen.fillRect(x, y, step - gap, step - gap);
       continue;
     }
-    pixels(pen, picture, i, x, y, unit);
+    pixels(pen, picture, i, x, y, unit, ground);
     if (!picture.shares) continue;
     pen.globalAlpha = 0.9 * (picture.shares[i] / most);
     pen.fillStyle = style.getPropertyValue("--glow");
@@ -59,10 +60,12 @@ function draw(host, picture) {
     pen.globalAlpha = 1;
   }
   if (picture.shares && step >= ROOM) written(pen, picture.shares, count, step);
-  pen.strokeStyle = picture.shares ? "#fff" : style.getPropertyValue("--glow");
-  pen.lineWidth = 3;
-  for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
-    pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
+  // Over colours of attention the frame is white, in black so that it is seen on any ground.
+  for (const [colour, line] of picture.shares ? [["#000", 5], ["#fff", 2.5]] : [[style.getPropertyValue("--glow"), 3]]) {
+    Object.assign(pen, { strokeStyle: colour, lineWidth: line });
+    for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
+      pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
+    }
   }
   if (picture.choose) listen(canvas, picture, count, step);
   const focused = host.contains(document.activeElement);
@@ -107,6 +110,13 @@ export function shareKey(most, ground = "transparent") {
   return h("p", { class: "key" }, "0", bar, `${number(most, 3)}, the largest here`);
 }
 
+/** Labels as bars, the likeliest first; the strong one is the first, or the `own` one. */
+export const labelBars = (labels, own = labels[0]) => h("ul", { class: "beside classes" }, labels.map((each) => {
+  const bar = h("span", { class: "length", style: { width: `${100 * each.probability}%` } });
+  return h("li", { class: each === own ? "own" : null }, h("span", { "data-fact": each === own ? "label" : null }, each.label), h("span", { class: "track" }, bar),
+    h("span", { class: "count" }, percent(each.probability)));
+}));
+
 /** The bytes of the patches of an answer, in reading order. */
 export const pixelsOf = ({ patches }) => Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
 
@@ -123,14 +133,23 @@ export function greyPicture(found, size) {
   return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(near(y), near(x))));
 }
 
-function pixels(pen, { pixels: bytes, patch, channels, shares }, i, x, y, unit) {
+/** The colour of most of a picture: the median of each channel. */
+function groundOf({ pixels: bytes, patch, channels }) {
+  const medians = Array.from({ length: channels }, (_, channel) => {
+    const own = bytes.filter((__, i) => Math.floor(i / (patch * patch)) % channels === channel).sort();
+    return own[own.length >> 1];
+  });
+  return [0, 1, 2].map((channel) => medians[channels === 1 ? 0 : channel]);
+}
+
+function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit, ground) {
   const area = patch * patch;
   const start = i * area * channels;
   const small = h("canvas", { width: patch, height: patch });
   const image = new ImageData(patch, patch);
   for (let place = 0; place < area; place += 1) {
     const rgb = [0, 1, 2].map((channel) => bytes[start + (channels === 1 ? 0 : channel) * area + place]);
-    image.data.set([...rgb.map((value) => (shares ? DIM : 1) * value), 255], 4 * place);
+    image.data.set([...rgb.map((value, channel) => (ground ? DIM * value + (1 - DIM) * ground[channel] : value)), 255], 4 * place);
   }
   small.getContext("2d").putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;

@@ -3,7 +3,7 @@ import { button, check, choice, more, panel } from "../controls.js";
 import { figure, folded, h, number, percent, refilled, table } from "../dom.js";
 import { headGrid, markHead } from "../draw/head_grid.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, isBlank, patchNumbers, patchPicture, pixelsOf, shareKey } from "../draw/patches.js";
+import { greyPicture, isBlank, labelBars, patchNumbers, patchPicture, pixelsOf, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
@@ -156,12 +156,7 @@ function showClasses({ host, words }, found) {
     return;
   }
   words.textContent = found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} labels.` : "The probability of each label.";
-  host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
-    const bar = h("span", { class: "length" });
-    bar.style.width = `${100 * each.probability}%`;
-    return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", { "data-fact": each === found.labels[0] ? "label" : null }, each.label), h("span", { class: "track" }, bar),
-      h("span", { class: "count" }, percent(each.probability)));
-  })));
+  host.append(labelBars(found.labels));
 }
 
 function fill(select, state, name, count, first) {
