@@ -325,6 +325,15 @@ def test_the_tree_grows_and_stops(at: Any) -> None:
     page.locator(".node.to-come").first.wait_for(state="attached")
     page.get_by_role("button", name="Stop").click()
     assert page.locator(".to-come").count() == 0
+    # What is written goes along the tree, a token at a time.
+    page.get_by_role("button", name="Start again").click()
+    at.until("document.querySelector('[data-fact=written]').innerText === '0'")
+    page.get_by_role("button", name="Greedy to the end").click()
+    for count in (1, 2, 3):
+        at.until(f"document.querySelector('[data-fact=written]').innerText === '{count}'")
+    page.get_by_role("button", name="Back one").click()  # and stops where somebody goes elsewhere
+    page.wait_for_timeout(1200)
+    assert at.fact("written") == "2"
     page.emulate_media(reduced_motion="reduce")
 
 

@@ -13,6 +13,7 @@ export const kinds = ["translator", "causal_lm"];
 
 const BEGUN = "begun"; // in the place of tokens: the first ones of greedy search, so that a triangle is seen at once
 const FIRST = 4;
+const WRITES = 800; // milliseconds from token to token
 
 // Greedy search and the beam part here: "die" is the likelier word after "Ich habe", and the worse text.
 const FORK = { model: "en-de", text: "I'm fed up." };
@@ -124,11 +125,24 @@ export function mount({ root, below, side, state, studio }) {
     try {
       const { model, text: given } = state.values;
       const found = await call("decoding", "greedy", { model, text: given, chosen: chosen() });
-      choose(found.chosen);
+      if (isStill()) choose(found.chosen);
+      else write(found.chosen, chosen().length + 1);
     } catch (error) {
       walkBody.prepend(problem(error));
     }
     walkBody.setAttribute("aria-busy", "false");
+  }
+
+  /** Write tokens one after the other, while nobody does something else. */
+  function write(all, count) {
+    const ids = all.slice(0, count).map(String);
+    state.set({ chosen: ids }, { step: count >= all.length });
+    const next = () => {
+      if (count >= all.length || String(state.values.chosen) !== String(ids)) return;
+      if (walkBody.getAttribute("aria-busy") === "true") setTimeout(next, WRITES / 4); // its chances are still to come
+      else write(all, count + 1);
+    };
+    setTimeout(next, WRITES);
   }
 
   let last = null;
