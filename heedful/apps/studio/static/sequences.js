@@ -196,7 +196,9 @@ export function sequences(host, state, studio) {
       const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
       drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, range, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
-      move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
+      const describe = "The sample, completed by the model.";
+      move = drawSample(whole.host, { drawing, shares: null, ...shared, describe });
+      if (place().kind === "sounds" && !isStill()) move = hears(whole.host, { drawing, shares: null, ...shared, describe });
       whole.words.replaceChildren(voices ? h("span", { class: "legend" }, VOICES.map((name, i) => h("span", { style: { color: series(i) } }, `▬ ${name}`)), "A line every four beats; C4 is middle C.") : "", completion(sample, found, state.values));
       if (shares) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
@@ -265,6 +267,19 @@ export function sequences(host, state, studio) {
   });
   addEventListener("pagehide", () => stop?.());
   ask();
+}
+
+/** The columns of a sound's picture appear as they are heard; the returned function takes the share, and null for all of them. */
+function hears(host, sample) {
+  const { side, patch } = sample.drawing;
+  const columns = side / patch;
+  let shown = columns;
+  return (share) => {
+    const heard = share === null ? columns : Math.min(columns, Math.ceil(share * columns));
+    if (heard === shown) return;
+    shown = heard;
+    drawSample(host, { ...sample, drawing: { ...sample.drawing, known: sample.drawing.places.map(([i]) => i % columns < heard) } });
+  };
 }
 
 const coins = (count) => `${number(count)} ${count === 1 ? "coin" : "coins"}`;

@@ -1,6 +1,6 @@
 // Notes in time: a bar for each note, low ones below; what a chosen event does is marked.
 
-import { s } from "../dom.js";
+import { isStill, s } from "../dom.js";
 import { redrawn, series } from "./colours.js";
 
 const ROOM = 4;
@@ -27,7 +27,7 @@ export function pianoRoll(host, roll) {
     if (!head) return;
     head.setAttribute("visibility", step === null ? "hidden" : "visible");
     if (step !== null) head.setAttribute("transform", `translate(${at.x(step)} 0)`);
-    at.bars.forEach((bar, i) => bar.classList.toggle("to-come", step !== null && roll.notes[i][0] > step));
+    at.bars.forEach((bar, i) => bar.classList.toggle("to-come", step !== null && roll.notes[i][0] > step && !isStill()));
   };
   redrawn(host, () => {
     head = draw(host, roll, at);
