@@ -123,9 +123,10 @@ def _candidates(subject: Subject, reading: ModelInput, token: int) -> list[dict[
     field = fields.fields[int(fields.field_numbers(ids[token : token + 1])[0])]
     start = fields.starts[field.name]
     size = field.size or fields.size - start
-    with inference(subject.model):
-        states = subject.model(*tensors(subject, [reading]))[:, token]
-        logits = subject.model.logits(states)[0, start : start + size]
+    model: Any = subject.model
+    with inference(model):
+        states = model(*tensors(subject, [reading]))[:, token]
+        logits = model.logits(states)[0, start : start + size]
     chances = logits.double().softmax(-1)
     own = int(ids[token]) - start
     best = chances.argsort(descending=True, stable=True)[:CANDIDATES].tolist()
