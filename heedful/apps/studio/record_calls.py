@@ -5,22 +5,25 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from heedful.apps.studio.page import MOST_TOKENS, LastLayer, ModelRequest, call, round_digits
 from heedful.apps.studio.record_samples import complete as completed
 from heedful.apps.studio.record_samples import cut_sample
-from heedful.apps.studio.sample_forms import shown
+from heedful.apps.studio.sample_forms import piece_of, shown
 from heedful.apps.studio.spoken_words import WORDS, say
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
 from heedful.errors import DataError, ModelError, suggest
 from heedful.inspect.attention_maps import attention, attentions, choose_layer, num_heads
-from heedful.inspect.readings import read
-from heedful.inspect.subject import Subject
+from heedful.inspect.readings import ModelInput, read, tensors
+from heedful.inspect.subject import Subject, inference
 from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.text.field_tokenizer import FieldTokenizer
 
+CANDIDATES = 5
+"""Number of tokens whose probabilities are shown at a place of a record."""
 LONGEST_RECORD = 20_000
 """Maximum number of characters of a record."""
 
@@ -89,7 +92,7 @@ def complete(request: CompleteRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(WeightsRequest)
 def weights(request: WeightsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return what a head attends to when the model predicts a token, by token."""
+    """Return what a head attends to when the model predicts a token, and the likeliest tokens."""
     pipeline = _record_pipeline(request.model, workspace)
     subject = Subject(pipeline.model, workspace.place(request.model).load().tokenizers)
     reading = read(subject, request.record)
@@ -103,7 +106,38 @@ def weights(request: WeightsRequest, workspace: Workspace) -> dict[str, Any]:
         # A token is predicted at the one before it, and the first one at the begin token.
         rows=[request.token],
     ).mean()[0]
-    return {"shares": round_digits(found[1:]), "begin": float(found[0])}
+    candidates = _candidates(subject, reading, request.token)
+    return {
+        "shares": round_digits(found[1:]),
+        "begin": float(found[0]),
+        "candidates": candidates,
+    }
+
+
+def _candidates(subject: Subject, reading: ModelInput, token: int) -> list[dict[str, Any]]:
+    """Return the likeliest tokens of a place and its own, among those of the place's field."""
+    fields: Any = subject.source
+    ids = np.array(reading.tokens("decoder").ids[1:], np.int64)
+    if token >= len(ids):
+        return []
+    field = fields.fields[int(fields.field_numbers(ids[token : token + 1])[0])]
+    start = fields.starts[field.name]
+    size = field.size or fields.size - start
+    model: Any = subject.model
+    with inference(model):
+        states = model(*tensors(subject, [reading]))[:, token]
+        logits = model.logits(states)[0, start : start + size]
+    chances = logits.double().softmax(-1)
+    own = int(ids[token]) - start
+    best = chances.argsort(descending=True, stable=True)[:CANDIDATES].tolist()
+    return [
+        {
+            "label": piece_of(fields, start + code),
+            "probability": float(chances[code]),
+            "own": code == own,
+        }
+        for code in (best if own in best else [*best, own])
+    ]
 
 
 @call(WordRequest)

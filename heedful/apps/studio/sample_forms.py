@@ -39,7 +39,7 @@ def shown(sample: RecordSample) -> dict[str, Any]:
     return {
         "record": json.dumps(sample.record, ensure_ascii=False),
         "tokens": [
-            [_piece(sample.fields, id), id, number]
+            [piece_of(sample.fields, id), id, number]
             for id, number in zip(sample.ids, numbers, strict=True)
         ],
         "kept": sample.kept,
@@ -53,7 +53,7 @@ def _drawing(sample: RecordSample) -> dict[str, Any]:
     return {"kind": form, **_FORMS[form](sample)} if form in _FORMS else {"kind": form}
 
 
-def _piece(fields: FieldTokenizer, id: int) -> str:
+def piece_of(fields: FieldTokenizer, id: int) -> str:
     """Return a token in words, without the name of its field, which stands beside it."""
     text = fields.token(id)
     name, _, value = text.partition("=")

@@ -74,6 +74,13 @@ def percent(share: float) -> str:
     return f"{text} %"
 
 
+def chance(score: float) -> str:
+    """The chance of a whole text as the page writes it, which can be very small."""
+    if score > math.log(0.0001):
+        return percent(math.exp(score))
+    return "1 in "
+
+
 def told(page: Any) -> list[list[str]]:
     """The candidates: for each its two shares."""
     rows = page.locator(".candidates li").all()
@@ -177,7 +184,8 @@ def test_any_candidate_can_be_chosen(at: Any, given: Any) -> None:
     at.until("document.querySelector('[data-fact=written]').innerText === '1'")
     assert page.locator("#written").inner_text().strip() == known.text.strip()
     assert at.fact("score") == at.shown(known.chosen_scores[0])
-    assert "1 token, log-probability" in page.locator(".step").inner_text()
+    assert "1 token, chance " in page.locator(".decoding .result").last.inner_text()
+    assert at.fact("chance") == percent(math.exp(known.chosen_scores[0]))
 
 
 def test_the_end_keeps_its_candidates(at: Any, given: Any) -> None:
@@ -259,7 +267,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     settings = SearchSettings(beam=3, n_best=2, length_penalty=1.0, max_length=9)
     known = follow_search(inspect.load(path), PROMPT, settings)
     looked = [each for step in known.steps for each in step.ranked]
-    figure = page.locator("figure", has_text="The hypotheses")
+    figure = page.locator("figure", has_text="The beam as a tree")
     figure.locator("summary").click()
     assert at.fact("steps") == str(len(known.steps))
     assert at.fact("looked") == str(len(looked))
@@ -273,10 +281,10 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     assert at.fact("greedy").removesuffix(" …").strip() in alone.texts[0].replace("\n", "⏎")
     ranks = page.locator(".ranks .found [dir=auto]")
     same = len({each.strip() for each in ranks.all_inner_texts()}) == 1
-    assert ("Here both find the same." in page.locator(".step").inner_text()) == same
+    assert ("Here both find the same." in page.locator(".ranks + .note").inner_text()) == same
     rows = page.locator(".ranks .found").all_inner_texts()[1:]
     for row, hypothesis, text in zip(rows, known.hypotheses, known.texts, strict=True):
-        assert at.shown(hypothesis.score) in row
+        assert chance(hypothesis.score) in row
         assert at.shown(hypothesis.normalized_score) in row
         assert text.replace("\n", "⏎").strip() in row
     bold = page.locator(".tree .node.bold text:first-of-type").all_inner_texts()
@@ -286,16 +294,47 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     tree.focus()
     for key in ("ArrowRight", "ArrowDown"):
         tree.press(key)
-    readout = page.locator("figure", has_text="The hypotheses").locator(".readout")
+    readout = page.locator("figure", has_text="The beam as a tree").locator(".readout")
     second = known.steps[0].ranked[1]
     assert readout.inner_text().startswith("Step 1, ")
-    assert f"has log-probability {at.shown(second.score)} and went on" in readout.inner_text()
+    assert f"has {percent(math.exp(second.score))} in all and went on" in readout.inner_text()
+    tree.press("Enter")  # the text of the box is what is written
+    at.until(f"location.search.includes('chosen={second.token}')")
+    at.until("document.querySelector('[data-fact=written]').innerText === '1'")
+    at.until("document.querySelector('.node.here')?.dataset.row === '1'")
+    first = known.steps[1].ranked[0]
+    before = next(each for each in known.steps[0].ranked if each.beam == first.parent)
+    page.locator(".node[data-column='1'][data-row='0']").click()
+    at.until(f"location.search.includes('chosen={before.token}&chosen={first.token}')")
+    at.until("document.querySelector('.node.here')?.dataset.column === '1'")
     assert figure.locator("tbody tr").count() == len(looked)
 
     page.locator(".side summary", has_text="Beam search").click()
     page.get_by_label("Show what was dropped").uncheck()
     assert page.locator(".tree .node.dropped").count() == 0
     assert page.locator(".tree .node.lived").count() == sum(e.fate == "lived" for e in looked)
+
+
+def test_the_tree_grows_and_stops(at: Any) -> None:
+    page = at.open(f"decoding?model=learned&text={PROMPT}&beam=3&longest=9")
+    assert page.get_by_role("button", name="Play").count() == 0  # who asks for no motion sees none
+    page.emulate_media(reduced_motion="no-preference")
+    page.reload()
+    at.idle()
+    page.get_by_role("button", name="Play").click()
+    page.locator(".node.to-come").first.wait_for(state="attached")
+    page.get_by_role("button", name="Stop").click()
+    assert page.locator(".to-come").count() == 0
+    # What is written goes along the tree, a token at a time.
+    page.get_by_role("button", name="Start again").click()
+    at.until("document.querySelector('[data-fact=written]').innerText === '0'")
+    page.get_by_role("button", name="Greedy to the end").click()
+    for count in (1, 2, 3):
+        at.until(f"document.querySelector('[data-fact=written]').innerText === '{count}'")
+    page.get_by_role("button", name="Back one").click()  # and stops where somebody goes elsewhere
+    page.wait_for_timeout(1200)
+    assert at.fact("written") == "2"
+    page.emulate_media(reduced_motion="reduce")
 
 
 @pytest.mark.parametrize(("model", "text"), [("learned", TEXT), ("letters", PROMPT)])

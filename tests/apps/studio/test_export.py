@@ -341,7 +341,7 @@ def test_an_episode_that_is_not_recorded_is_played_in_the_page(
     words = opened.value(
         "[...document.querySelectorAll('.samples')].map((each) => each.innerText).join()"
     )
-    assert "Layer 2 of 3, head 3" in words
+    assert "layer 2 of 3, head 3" in words
 
 
 def test_numbers_that_are_typed_attend_in_the_page(opened: Firefox | Chromium, site: str) -> None:

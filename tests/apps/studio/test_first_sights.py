@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -231,6 +232,50 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("coin-player", "Move 1: “"),
+        ("digit-pixels", "Token 1"),
+        ("room-actor", "Step 1 of 8: “up”"),
+    ],
+)
+def test_what_a_model_wrote_is_written_again(sight: Any, model: str, said: str) -> None:
+    """*Play* draws it step by step; the chances of the framed token stand beside it."""
+    page = sight.open(f"everywhere?records={model}")
+    page.emulate_media(reduced_motion="no-preference")
+    page.reload()
+    sight.idle()
+    figure = page.locator(".samples figure").nth(1)
+    whole, pixels = figure.locator("figcaption").inner_text(), "(each) => each.toDataURL()"
+    last = figure.locator("canvas").evaluate(pixels)
+    page.get_by_role("button", name="Play", exact=True).first.click()
+    sight.until(
+        "document.querySelectorAll('.samples figure')[1].querySelector('figcaption')"
+        f".textContent.startsWith('{said}')"
+    )
+    if model != "room-actor":  # it opens on the first step
+        assert figure.locator("canvas").evaluate(pixels) != last
+    page.get_by_role("button", name="Stop").click()
+    sight.until(
+        "document.querySelectorAll('.samples figure')[1].querySelector('figcaption')"
+        f".textContent === {json.dumps(whole)}"
+    )
+    assert figure.locator("canvas").evaluate(pixels) == last
+    own = page.locator(".with-answer > figure .own [data-fact=label]").inner_text()
+    assert f"“{own}” is number" in page.locator(".chosen-token").first.inner_text()
+    page.emulate_media(reduced_motion="reduce")
+
+
+def test_a_spoken_digit_is_answered_in_bars(sight: Any) -> None:
+    page = sight.open("everywhere?records=spoken-digits")
+    sight.idle()
+    answer = page.locator(".with-answer > figure")
+    assert answer.locator("h3").inner_text() == "It hears"
+    assert answer.locator("li").count() == 10
+    assert answer.locator(".own [data-fact=label]").inner_text() == "0"
+
+
 def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
     page = sight.open("positions")
     page.get_by_text("Past the trained length: what").click()
@@ -249,7 +294,7 @@ def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:
 
 def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     page = sight.open("image")
-    words = page.locator("figure", has_text="Where it looks").locator("figcaption")
+    words = page.locator("figure", has_text="Where the framed patch looks").locator("figcaption")
     words.wait_for()
     assert words.inner_text().startswith("From the patch in row 6, column 3")
     # A patch is seen as its numbers, and the reading with the patches that it rests on.
@@ -259,16 +304,12 @@ def test_the_picture_opens_on_a_patch(sight: Any) -> None:
     sight.idle()
     assert sight.fact("label") == "0"
     assert sight.fact("erased") == "7"
-    tops = page.evaluate(
-        "() => [...document.querySelectorAll('.easel-row canvas')]"
-        ".map((each) => each.getBoundingClientRect().top)"
-    )
-    assert len(tops) == 4
-    assert abs(tops[1] - tops[0]) < 12  # patches beside the picture
-    assert abs(tops[3] - tops[2]) < 4  # attention beside what the reading rests on
-    # The labels stand beside the digit that they name.
-    beside = page.locator("figure", has_text="It reads").locator("li").first
-    assert abs(beside.bounding_box()["y"] - tops[0]) < 12
+    # One picture leads: where the patch looks, with the place to draw and the labels beside it.
+    leading, own, erased = (each.bounding_box() for each in page.locator(".easel-row canvas").all())
+    assert leading["width"] > 2 * max(own["width"], erased["width"])
+    assert abs(leading["y"] - own["y"]) < 12
+    beside = page.locator("figure", has_text="It reads").locator("li").first.bounding_box()
+    assert own["y"] < beside["y"] < leading["y"] + leading["height"] < erased["y"]
     assert page.locator("figure .key").inner_text().startswith("0")  # the colours have a scale
 
 
@@ -389,7 +430,14 @@ def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> Non
 def test_a_real_head_looks_at_one_word_without_the_division(sight: Any) -> None:
     page = sight.open("scale")
     row = page.locator(".first-sight")
-    assert row.locator("h3").inner_text() == "A real head: where “it” looks"
+    assert row.locator("h3").inner_text() == (
+        "A real head: where “it” looks, without the division by √32 and with it"
+    )
+    # What the division keeps from happening is seen: one bar alone, and bars of several words.
+    tall = "(all) => all.map((each) => Number(each.style.getPropertyValue('--weight')) > 0.05)"
+    seen = row.locator(".bar").evaluate_all(tall)
+    assert (sum(seen[:9]), sum(seen[9:])) == (1, 5)
+    assert row.locator(".bar").first.bounding_box()["height"] > 90
     assert float(sight.fact("real-without").split()[0]) > 99
     assert float(sight.fact("real-with").split()[0]) < 60
     assert row.locator(".bar").count() == 2 * 9  # "it" is the ninth word, and looks back

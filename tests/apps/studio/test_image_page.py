@@ -73,6 +73,10 @@ def at(visit_at: Callable[[str], Any], address: str) -> Any:
     return visit_at(address)
 
 
+GLOW = "#ff8a1f"
+"""The colour of attention in the style sheet."""
+
+
 def labels(page: Any) -> list[tuple[str, str]]:
     rows = page.locator(".classes li").all()
     return [tuple(row.inner_text().split("\n")) for row in rows]
@@ -116,16 +120,17 @@ def test_examples_are_what_the_library_says(at: Any, models: dict[str, Path]) ->
     pipeline = ImagePipeline.load(models["grey"])
     picture = example_image(EXAMPLES[0], 12)
     assert labels(page) == expected_labels(pipeline, picture)
-    assert "3 × 3 patches" in page.locator("figure", has_text="The patches").inner_text()
+    leading = page.locator("figure", has_text="Where it looks")
+    assert "3 × 3 patches" in leading.inner_text()
     whole = attention_of(pipeline, picture, layers=[2]).mean().mean(0)
     assert shares(page) == grid(at, whole)
 
-    # The patches themselves, in the picture: the colour in the middle of some pixels.
-    canvas = page.locator("figure", has_text="The patches").locator("canvas")
+    # The patches themselves, in the picture: the colour in the middle of the pixels of its edge,
+    # where no share is written, dimmed below the orange of their share.
+    canvas = leading.locator("canvas")
     size = canvas.evaluate("canvas => canvas.width")
-    unit = (size - 2 * 3) / 12
-    places = [(y, x) for y in range(12) for x in range(12)]
-    centres = [[round((v + 0.5) * unit + 3 * (v // 4)) for v in (x, y)] for y, x in places]
+    places = [(y, x) for y in range(12) for x in range(12) if {y % 4, x % 4} & {0, 3}]
+    centres = [[round((v + 0.5) * size / 12) for v in (x, y)] for y, x in places]
     drawn = canvas.evaluate(
         """(canvas, centres) => {
           const {width, height} = canvas;
@@ -134,7 +139,12 @@ def test_examples_are_what_the_library_says(at: Any, models: dict[str, Path]) ->
         }""",
         centres,
     )
-    assert drawn == [int(picture[place]) for place in places]
+    red = int(GLOW[1:3], 16)
+    covered = [0.9 * whole[y // 4 * 3 + x // 4] / whole.max() for y, x in places]
+    expected = [
+        (1 - a) * 0.6 * picture[at] + a * red for at, a in zip(places, covered, strict=True)
+    ]
+    assert drawn == pytest.approx(expected, abs=3)
 
     page.get_by_label("Picture", exact=True).select_option("four")
     at.until("location.search.includes('picture=four')")
@@ -154,10 +164,11 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     looking = page.locator("figure", has_text="[CLS]")
     assert f"[CLS] itself has {at.shown(float(from_class[0]), 3)}" in looking.inner_text()
 
-    canvas = page.locator("figure", has_text="The patches").locator("canvas")
+    canvas = page.locator("figure", has_text="Where it looks").locator("canvas")
     box = canvas.bounding_box()
     canvas.click(position={"x": box["width"] * 0.5, "y": box["height"] * 0.9})
     at.until("location.search.includes('patch=7')")
+    page.locator(".side summary", has_text="Layer and head").click()
     page.get_by_label("Layer", exact=True).select_option("2")
     page.get_by_label("Head", exact=True).select_option("1")
     at.until("location.search.includes('head=1')")
@@ -178,7 +189,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     page.go_back()
     at.until("location.search.includes('layer=2')")
     at.idle()
-    canvas = page.locator("figure", has_text="The patches").locator("canvas")
+    canvas = page.locator("figure", has_text="Where the framed patch looks").locator("canvas")
     canvas.press("ArrowUp")
     at.until("location.search.includes('patch=4')")
     at.idle()
@@ -244,7 +255,9 @@ def test_drawing(at: Any, models: dict[str, Path]) -> None:
     at.idle()
     at.until("document.querySelector('[data-fact=label]')?.textContent.startsWith('Nothing')")
     assert labels(page) == []  # an empty square is no digit
-    assert page.locator("figure:has(h3:text-is('Where it looks'))").is_hidden()
+    leading = page.locator("figure:has(h3:text-is('Where it looks'))")
+    assert leading.locator(".key").is_hidden()  # no colours of attention
+    assert leading.locator("figcaption").inner_text().startswith("Draw one large digit")
     pad.focus()
     for key in (" ", "ArrowRight", " "):
         pad.press(key)

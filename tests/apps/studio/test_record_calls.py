@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 import heedful
@@ -86,6 +87,20 @@ def test_weights_are_those_of_the_head(client: TestClient) -> None:
     rows = attention(subject, read(subject, record), "decoder", layers=[1], heads=[2]).mean()
     found = asked(client, "weights", model=DRAWN, record=record, token=100, layer=1, head=2)
     np.testing.assert_allclose([found["begin"], *found["shares"]], rows[100], atol=1e-5)
+    # What else could stand there: the probabilities of the place's field, its own token too.
+    subject = load(RECORDS[DRAWN].path)
+    fields: Any = subject.source
+    ids = fields.encode_prompt(record)
+    with torch.inference_mode():
+        states = subject.model(torch.tensor([[fields.bos, *ids]]))
+        logits = subject.model.logits(states)[0, 100]
+    start = fields.starts["pixels"]
+    chances = logits[start : start + fields.fields[-1].size].softmax(-1).numpy()
+    best = chances.argsort()[::-1]
+    told = found["candidates"]
+    assert [each["label"] for each in told[:5]] == [str(code) for code in best[:5]]
+    np.testing.assert_allclose([each["probability"] for each in told[:5]], chances[best[:5]], 1e-3)
+    assert [each["label"] for each in told if each["own"]] == [str(ids[100] - start)]
     mean = asked(client, "weights", model=DRAWN, record=record, token=100)
     rows = attention(subject, read(subject, record), "decoder", layers=[2]).mean()
     np.testing.assert_allclose(mean["shares"], rows[100][1:], atol=1e-5)

@@ -115,8 +115,8 @@ PAGES: tuple[Page, ...] = (
         "decoding",
         "Decoding",
         "Generation: the next token, sampling, and the beam as a tree.",
-        "A model writes one token at a time: at every step each token of its vocabulary gets a "
-        "probability. Choose the next one yourself, and see why a beam finds better texts.",
+        "A model writes one token, a word or a piece of one, after the other. Taking the likeliest "
+        "each time can miss the likeliest text: a beam keeps several, and finds it.",
     ),
     Page(
         "builder",

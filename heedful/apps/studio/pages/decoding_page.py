@@ -217,6 +217,7 @@ def _plain(record: SearchRecord, step: Step) -> dict[str, Any]:
         "worst": _finite(step.worst),
         "looked": [
             {
+                "token": each.token,
                 "piece": record.names[each.token],
                 "parent": each.parent,
                 "beam": each.beam,

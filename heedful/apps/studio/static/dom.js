@@ -40,7 +40,7 @@ export function number(value, digits = 4) {
 }
 
 /** A probability for people, in percent. */
-export const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
+export const percent = (share, digits = 3) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, digits)} %`);
 
 /** A large count: 1.2 M, 3.4 G. */
 export function engineering(value, unit = "") {

@@ -7,6 +7,12 @@ const AHEAD = 0.1; // seconds between the press and the first note
 /** The frequency of a pitch in hertz: the A above middle C has 440. */
 export const frequency = (pitch) => 440 * 2 ** ((pitch - 69) / 12);
 
+/** Seconds since now, by the sound; by the page's clock where a browser or a machine makes none. */
+function clockOf(audio) {
+  const [from, since] = [audio.currentTime, performance.now()];
+  return () => (audio.currentTime > from ? audio.currentTime - from : (performance.now() - since) / 1000);
+}
+
 /**
  * Play notes.
  * @param notes [[start, pitch, end]] in steps
@@ -17,6 +23,7 @@ export const frequency = (pitch) => 440 * 2 ** ((pitch - 69) / 12);
 export function play(notes, secondsPerStep, tell) {
   const audio = new AudioContext();
   const begin = audio.currentTime + AHEAD;
+  const seconds = clockOf(audio);
   let frame = 0;
   let over = false;
   for (const [start, pitch, end] of notes) {
@@ -40,7 +47,7 @@ export function play(notes, secondsPerStep, tell) {
     tell(null);
   };
   const follow = () => {
-    const step = Math.max(0, (audio.currentTime - begin) / secondsPerStep);
+    const step = Math.max(0, (seconds() - AHEAD) / secondsPerStep);
     if (step >= last) {
       stop();
       return;
@@ -52,11 +59,13 @@ export function play(notes, secondsPerStep, tell) {
   return stop;
 }
 
-/** Play a sound, a WAV file in base64; returns a function that stops it, and tells null at its end. */
+/** Play a sound, a WAV file in base64; returns a function that stops it; tells the share that was heard, and null at its end. */
 export function playSound(wav, tell) {
   const audio = new AudioContext();
+  let frame = 0;
   const stop = () => {
     if (audio.state === "closed") return;
+    cancelAnimationFrame(frame);
     audio.close();
     tell(null);
   };
@@ -65,6 +74,14 @@ export function playSound(wav, tell) {
     source.addEventListener("ended", stop);
     source.connect(audio.destination);
     source.start();
+    const seconds = clockOf(audio);
+    const follow = () => {
+      if (seconds() > buffer.duration + AHEAD) return stop(); // where nothing sounds, nothing ends
+      tell(seconds() / buffer.duration);
+      frame = requestAnimationFrame(follow);
+      return null;
+    };
+    follow();
   }, stop);
   return stop;
 }

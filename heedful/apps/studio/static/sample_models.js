@@ -1,7 +1,6 @@
 // Two kinds of models of samples, asked in one way: those that continue records, and those that label patches.
 
 import { call } from "./api.js";
-import { number } from "./dom.js";
 import { liveliest } from "./draw/patches.js";
 
 /** Models that continue records. Their samples are the examples of a card, or of a run's data. */
@@ -32,12 +31,10 @@ const patches = {
       drawing: { ...found, kind: "patches", places, axes: place.kind === "sounds" ? ["time", "frequency"] : null },
       tokens: places.map(([i]) => [`${Math.floor(i / count) + 1}, ${(i % count) + 1}`, null, 0]),
     };
-    const [first, second] = found.labels;
     return {
       names, fields: [{ name: "patches", form: `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels` }],
       vocabulary: null, whole: places.length, conditions: places.length, step: 1, layers: about.layers, heads: about.heads,
       begun: own, samples: [own],
-      said: `The model ${place.kind === "sounds" ? "hears" : "reads"} “${first.label}” with a probability of ${number(first.probability, 3)}, then “${second.label}” with ${number(second.probability, 3)}.`,
     };
   },
   async weights(place, { layer, head }, { asked }, token, signal) {

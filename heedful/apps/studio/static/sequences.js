@@ -2,10 +2,10 @@
 
 import { live, problem } from "./api.js";
 import { button, choice, more, slider } from "./controls.js";
-import { figure, folded, h, number } from "./dom.js";
+import { figure, folded, h, isStill, number, percent } from "./dom.js";
 import { series } from "./draw/colours.js";
-import { shareKey } from "./draw/patches.js";
-import { drawSample, placeWords, sharesOf } from "./draw/samples.js";
+import { labelBars, shareKey } from "./draw/patches.js";
+import { drawSample, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
 import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
@@ -13,6 +13,9 @@ import { thumbnail } from "./thumbnails.js";
 import { base64Of } from "./upload.js";
 
 const MIXED = 45; // per cent of the glow behind a token, so that its text stays readable
+const PLAYED = 6000; // milliseconds in which a sample is written again, at most
+const LITTLE = 0.05; // a share of the begin token below this needs no word
+const TITLES = { notes: "After the dashed line the model composes", pixels: "The model paints", coins: "The model plays", room: "The model acts", series: "The model forecasts", patches: "Cut into patches" };
 const VOICES = ["soprano", "alto", "tenor", "bass"]; // in the order of the tokens of a moment
 const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 
@@ -43,19 +46,20 @@ export function sequences(host, state, studio) {
   const keep = h("div", {});
   const step = h("div", {});
   const warmth = slider(state, "temperature", { label: "Temperature", min: 0, max: 1.5, step: 0.1 });
-  const another = button("Another", () => state.set({ seed: state.values.seed + 1, step: 0 }, { step: true }));
-  const given = figure("The sample");
-  const whole = figure("What the model makes of it");
-  const looked = figure("Attention");
+  const another = button("Another", () => state.set({ seed: state.values.seed + 1, step: 0 }, { step: true }), { quiet: true });
+  const given = figure("What is given");
+  const whole = figure("");
+  const answer = figure("");
+  const looked = figure("What it looks at");
   const legend = h("div", {});
   looked.host.after(legend);
-  const player = button("Listen", () => (stop ? stop() : start()), { quiet: true });
+  const player = button("Listen", () => (stop ? stop() : start()));
   const chips = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const said = h("p", { class: "note chosen-token", role: "status" });
   const pictures = h("div", { class: "easel-row samples" }, given.element, whole.element, looked.element);
   const cut = folded("", chips);
-  const body = h("div", {}, pictures, cut, said);
-  const buttons = h("div", { class: "row" }, another, player);
+  const body = h("div", {}, h("div", { class: "with-answer" }, pictures, answer.element), cut, said);
+  const buttons = h("div", { class: "row" }, player, another);
   const cards = models(studio).map((each) => h("button", { type: "button", class: "quiet", "data-model": each.name, title: [each.name, each.summary].filter(Boolean).join(": "), onclick: () => state.set({ records: each.name }, { step: true }) }, thumbnail(each.name), titleOf(each)));
   const press = () => cards.forEach((each) => each.setAttribute("aria-pressed", String(each.dataset.model === place().name)));
   press();
@@ -82,7 +86,37 @@ export function sequences(host, state, studio) {
   const hasVoices = () => current().drawing.kind === "notes" && found.step === VOICES.length;
   const choose = (token) => state.set({ token }, { step: true });
 
+  /** Draw how the sample was written, step by step. */
+  function grow(steps, over) {
+    let at = 0;
+    const own = found;
+    const end = () => {
+      clearInterval(timer);
+      over();
+    };
+    const next = () => {
+      if (at >= steps.length || own !== found) return end();
+      drawSample(whole.host, { drawing: steps[at].drawing, shares: null, token: -1, choose, describe: steps[at].words });
+      whole.words.textContent = steps[at].words;
+      at += 1;
+      return null;
+    };
+    const timer = setInterval(next, Math.max(40, Math.min(600, PLAYED / steps.length)));
+    next();
+    return end;
+  }
+
   async function start() {
+    const steps = stepsOf(found, current());
+    if (steps.length) {
+      player.textContent = "Stop";
+      stop = grow(steps, () => {
+        stop = null;
+        player.textContent = "Play";
+        look();
+      });
+      return;
+    }
     const tell = (at) => {
       move(at);
       if (at !== null) return;
@@ -118,7 +152,9 @@ export function sequences(host, state, studio) {
     another.hidden = !writes || drawing.kind === "room";
     warmth.hidden = another.hidden || drawing.kind === "coins"; // players are as random as those they learned from
     own.hidden = place().kind !== "sounds";
-    player.hidden = drawing.kind !== "notes" && own.hidden;
+    const grows = stepsOf(found, current()).length > 0;
+    player.hidden = grows ? isStill() : drawing.kind !== "notes" && own.hidden;
+    if (!stop) player.textContent = grows ? "Play" : "Listen";
     buttons.hidden = another.hidden && player.hidden;
     cut.firstChild.textContent = found.vocabulary === null ? "The tokens: row and column of each patch" : "The tokens, with their numbers in the vocabulary";
   }
@@ -140,6 +176,14 @@ export function sequences(host, state, studio) {
     for (const each of [given, whole, looked]) each.element.hidden = !drawn;
     cut.open ||= !drawn; // then nothing else shows the sample
     // Notes and series are drawn whole, with a line or a colour where the given ones end; a picture that is only read is there already.
+    const labels = drawing.labels ?? shares?.candidates;
+    if (labels || !found.begun.drawing.places) answer.element.hidden = !labels?.length; // else the next ones are on their way
+    if (labels?.length) {
+      answer.element.querySelector("h3").textContent = !drawing.labels ? "Chances" : place().kind === "sounds" ? "It hears" : "It reads";
+      answer.host.replaceChildren(labelBars(labels, drawing.labels ? labels[0] : labels.find((each) => each.own)));
+      answer.words.textContent = drawing.labels ? "" : `What could stand in the frame. Bold: what ${at < kept ? "stands there" : "was drawn"}.`;
+    }
+    whole.element.querySelector("h3").textContent = TITLES[drawing.kind] ?? "What the model writes";
     given.element.hidden ||= ["notes", "series"].includes(drawing.kind) || sample === found.begun;
     if (drawn) {
       // Pictures side by side have one scale.
@@ -152,14 +196,16 @@ export function sequences(host, state, studio) {
       const count = kept < tokens.length ? `${number(found.begun.kept)} of ${number(tokens.length)} tokens are given.` : `${number(tokens.length)} tokens.`;
       drawSample(given.host, { drawing: found.begun.drawing, shares: null, token: -1, range, choose, describe: `The sample as far as it is given. ${count}` });
       given.words.textContent = [drawing.said ? `“${drawing.said}”.` : "", count].join(" ");
-      move = drawSample(whole.host, { drawing, shares: null, ...shared, describe: "The sample, completed by the model." });
+      const describe = "The sample, completed by the model.";
+      move = drawSample(whole.host, { drawing, shares: null, ...shared, describe });
+      if (place().kind === "sounds" && !isStill()) move = hears(whole.host, { drawing, shares: null, ...shared, describe });
       whole.words.replaceChildren(voices ? h("span", { class: "legend" }, VOICES.map((name, i) => h("span", { style: { color: series(i) } }, `▬ ${name}`)), "A line every four beats; C4 is middle C.") : "", completion(sample, found, state.values));
       if (shares) {
         drawSample(looked.host, { drawing, shares: shares.shares, ...shared, describe: "The sample, coloured by attention." });
         legend.replaceChildren(shareKey(Math.max(...sharesOf(drawing, shares.shares))));
         const where = placeWords(drawing, at) || `“${tokens[at][0]}”`;
-        const rest = shares.begin === null ? "" : ` The begin token has ${shares.begin < 0.001 ? "less than 0.001" : number(shares.begin, 3)}.`;
-        looked.words.textContent = `From ${where}${at < kept ? "" : ", as the model wrote it"}. ${headWords(state.values, found)}.${rest}`;
+        const rest = (shares.begin ?? 0) < LITTLE ? "" : ` The start has ${percent(shares.begin, 2)}.`;
+        looked.words.textContent = `From ${where}${at < kept ? "" : ", when the model wrote it"}: ${headWords(state.values, found)}.${rest}`;
       }
     }
     showChips(tokens, kept, at, shares);
@@ -223,18 +269,30 @@ export function sequences(host, state, studio) {
   ask();
 }
 
+/** The columns of a sound's picture appear as they are heard; the returned function takes the share, and null for all of them. */
+function hears(host, sample) {
+  const { side, patch } = sample.drawing;
+  const columns = side / patch;
+  let shown = columns;
+  return (share) => {
+    const heard = share === null ? columns : Math.min(columns, Math.ceil(share * columns));
+    if (heard === shown) return;
+    shown = heard;
+    drawSample(host, { ...sample, drawing: { ...sample.drawing, known: sample.drawing.places.map(([i]) => i % columns < heard) } });
+  };
+}
+
 const coins = (count) => `${number(count)} ${count === 1 ? "coin" : "coins"}`;
 
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 
-const headWords = ({ layer, head }, { layers }) => `Layer ${layer || layers} of ${layers}, ${head ? `head ${head}` : "the mean of its heads"}`;
+const headWords = ({ layer, head }, { layers }) => `layer ${layer || layers} of ${layers}, ${head ? `head ${head}` : "the mean of its heads"}`;
 
 /** What the model made of a sample, in a sentence. */
 function completion({ drawing, record }, found, { step, temperature }) {
-  if (found.said) return found.said;
+  if (drawing.labels) return `${found.fields[0].form}.`;
   if (drawing.kind === "room") return `Step ${Math.max(0, step) + 1} of ${found.samples.length}: the model writes “${drawing.action}”, and the world answers.`;
   if (drawing.kind === "coins") return `Asked for ${coins(JSON.parse(record).moments.flat()[0])}, it has ${coins(drawing.coins)} after twelve moves. Dots: where it was.`;
   if (drawing.kind === "series") return "Forty futures are drawn; eight of ten lie between the dashed lines at each value.";
-  const way = temperature > 0 ? "drawn by its probability" : "the most probable one";
-  return `${drawing.kind === "notes" ? `Left of the dashed line ${number(found.begun.kept)} tokens are given; the` : "The"} model writes the rest, one token after the other, each ${way}.`;
+  return `${drawing.kind === "notes" ? `${number(found.begun.kept)} tokens are given. ` : ""}Written one token after the other, each ${temperature > 0 ? "drawn by its chance" : "the most probable"}.`;
 }

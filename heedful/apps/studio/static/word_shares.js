@@ -18,6 +18,14 @@ export const shareCell = (weight, most, kind = "bar") => ({ content: weight < 0.
 /** A cell with a score. */
 export const scoreCell = (score) => ({ content: score.toFixed(1).replace("-", "−") });
 
+/** Where the word of the longest bar begins, beside the names of the rows. */
+function strongest(rows, buttons) {
+  const weights = rows.flatMap(([, cells]) => cells.map(({ weight = 0 }, word) => [weight, word]));
+  const [, word] = weights.reduce((most, each) => (each[0] > most[0] ? each : most), [0, 0]);
+  const { offsetLeft, offsetWidth } = buttons.previousSibling;
+  return buttons.children[word].offsetLeft - offsetLeft - offsetWidth;
+}
+
 /**
  * Draw the words and the rows below them; who was in the words is in the fresh ones.
  * @param drawing {words, chosen, choose, hidden: whether each word is hidden, rows: [title, cells {content, weight, kind}],
@@ -39,6 +47,6 @@ export function wordShares(host, { words, chosen, choose, hidden = [], rows, lab
   const row = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid);
   host.replaceChildren(row);
   const own = buttons.children[chosen];
-  if (own) row.scrollLeft = own.offsetLeft - (row.clientWidth - own.offsetWidth) / 2; // on a phone it is in sight
+  if (own) row.scrollLeft = Math.min(own.offsetLeft - (row.clientWidth - own.offsetWidth) / 2, strongest(rows, buttons)); // on a phone they are in sight
   if (focused) host.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
 }

@@ -1,9 +1,11 @@
 // A picture as a model of images cuts it, and what is laid over its patches.
 
-import { h, number, s } from "../dom.js";
+import { h, number, percent, s } from "../dom.js";
 import { css, ink, redrawn } from "./colours.js";
 
 const SIZE = 340;
+const DIM = 0.6; // of a picture's own contrast below colours, so that they stand out
+const [SAID, ROOM] = [0.05, 46]; // a share from which it is written on its patch, and the pixels that it needs
 const AXIS = 20; // pixels for the name of the upright axis
 
 /**
@@ -22,7 +24,7 @@ export function patchPicture(host, picture) {
 function draw(host, picture) {
   const count = picture.side / picture.patch;
   const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
-  const size = Math.min(picture.size ?? SIZE, Math.max(picture.size ?? 140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
+  const size = Math.min(picture.size ?? SIZE, Math.max(140, host.clientWidth)) - (picture.axes ? AXIS : 0) - gap * (count - 1);
   const unit = size / picture.side;
   const step = unit * picture.patch + gap;
   const whole = size + gap * (count - 1);
@@ -37,6 +39,7 @@ function draw(host, picture) {
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement);
   const most = picture.shares ? Math.max(...picture.shares, 1e-12) : 1;
+  const ground = picture.shares && groundOf(picture);
   for (let i = 0; i < count * count; i += 1) {
     const [x, y] = [(i % count) * step, Math.floor(i / count) * step];
     if (picture.known && !picture.known[i]) {
@@ -49,22 +52,42 @@ function draw(host, picture) {
       pen.fillRect(x, y, step - gap, step - gap);
       continue;
     }
-    pixels(pen, picture, i, x, y, unit);
+    pixels(pen, picture, i, x, y, unit, ground);
     if (!picture.shares) continue;
-    pen.globalAlpha = 0.85 * (picture.shares[i] / most);
+    pen.globalAlpha = 0.9 * (picture.shares[i] / most);
     pen.fillStyle = style.getPropertyValue("--glow");
     pen.fillRect(x, y, step, step);
     pen.globalAlpha = 1;
   }
-  pen.strokeStyle = style.getPropertyValue("--glow");
-  pen.lineWidth = 3;
-  for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
-    pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
+  if (picture.shares && step >= ROOM) written(pen, picture.shares, count, step);
+  // Over colours of attention the frame is white, in black so that it is seen on any ground.
+  for (const [colour, line] of picture.shares ? [["#000", 5], ["#fff", 2.5]] : [[style.getPropertyValue("--glow"), 3]]) {
+    Object.assign(pen, { strokeStyle: colour, lineWidth: line });
+    for (const i of picture.erased ?? (picture.chosen >= 0 ? [picture.chosen] : [])) {
+      pen.strokeRect((i % count) * step + 1.5, Math.floor(i / count) * step + 1.5, step - gap - 3, step - gap - 3);
+    }
   }
   if (picture.choose) listen(canvas, picture, count, step);
   const focused = host.contains(document.activeElement);
   host.replaceChildren(picture.axes ? h("div", { class: "axed" }, h("span", {}, `${picture.axes[1]} →`), canvas, h("span", {}, `${picture.axes[0]} →`)) : canvas);
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
+}
+
+/** Write the large shares on their patches, and part these by lines. */
+function written(pen, shares, count, step) {
+  pen.strokeStyle = "rgb(255 255 255 / 0.14)";
+  pen.lineWidth = 1;
+  for (let i = 1; i < count; i += 1) {
+    pen.strokeRect(Math.round(i * step) + 0.5, -1, count * step, count * step + 2);
+    pen.strokeRect(-1, Math.round(i * step) + 0.5, count * step + 2, count * step);
+  }
+  Object.assign(pen, { font: `600 14px ${getComputedStyle(document.body).fontFamily}`, textAlign: "center", textBaseline: "middle", fillStyle: "#fff", strokeStyle: "#000", lineWidth: 3, lineJoin: "round" });
+  shares.forEach((share, i) => {
+    if (share < SAID) return;
+    const words = [percent(share, 2), (i % count + 0.5) * step, (Math.floor(i / count) + 0.5) * step];
+    pen.strokeText(...words);
+    pen.fillText(...words);
+  });
 }
 
 /** Draw one patch large, its brightness as numbers where there is room and one channel. */
@@ -87,6 +110,13 @@ export function shareKey(most, ground = "transparent") {
   return h("p", { class: "key" }, "0", bar, `${number(most, 3)}, the largest here`);
 }
 
+/** Labels as bars, the likeliest first; the strong one is the first, or the `own` one. */
+export const labelBars = (labels, own = labels[0]) => h("ul", { class: "beside classes" }, labels.map((each) => {
+  const bar = h("span", { class: "length", style: { width: `${100 * each.probability}%` } });
+  return h("li", { class: each === own ? "own" : null }, h("span", { "data-fact": each === own ? "label" : null }, each.label), h("span", { class: "track" }, bar),
+    h("span", { class: "count" }, percent(each.probability)));
+}));
+
 /** The bytes of the patches of an answer, in reading order. */
 export const pixelsOf = ({ patches }) => Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
 
@@ -103,14 +133,23 @@ export function greyPicture(found, size) {
   return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(near(y), near(x))));
 }
 
-function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit) {
+/** The colour of most of a picture: the median of each channel. */
+function groundOf({ pixels: bytes, patch, channels }) {
+  const medians = Array.from({ length: channels }, (_, channel) => {
+    const own = bytes.filter((__, i) => Math.floor(i / (patch * patch)) % channels === channel).sort();
+    return own[own.length >> 1];
+  });
+  return [0, 1, 2].map((channel) => medians[channels === 1 ? 0 : channel]);
+}
+
+function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit, ground) {
   const area = patch * patch;
   const start = i * area * channels;
   const small = h("canvas", { width: patch, height: patch });
   const image = new ImageData(patch, patch);
   for (let place = 0; place < area; place += 1) {
     const rgb = [0, 1, 2].map((channel) => bytes[start + (channels === 1 ? 0 : channel) * area + place]);
-    image.data.set([...rgb, 255], 4 * place);
+    image.data.set([...rgb.map((value, channel) => (ground ? DIM * value + (1 - DIM) * ground[channel] : value)), 255], 4 * place);
   }
   small.getContext("2d").putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;

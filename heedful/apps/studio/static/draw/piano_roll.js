@@ -1,6 +1,6 @@
 // Notes in time: a bar for each note, low ones below; what a chosen event does is marked.
 
-import { s } from "../dom.js";
+import { isStill, s } from "../dom.js";
 import { redrawn, series } from "./colours.js";
 
 const ROOM = 4;
@@ -16,17 +16,18 @@ export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯",
  *   by default those of the notes; from: step at which a model begins to
  *   write; height: in pixels; voices: for each note the number of its voice, which has a colour, with the names of some pitches
  *   at the left; bar: steps after which there is a line; marked: number of a note with a frame; shares: for each note how much it glows}
- * @returns a function that moves the line of the player to a step, or hides it at null
+ * @returns a function that moves the line of the player to a step, with the notes up to it, or hides it at null
  */
 export function pianoRoll(host, roll) {
   let place = null;
   let head = null;
-  const at = { x: null };
+  const at = { x: null, bars: [] };
   const move = (step) => {
     place = step;
     if (!head) return;
     head.setAttribute("visibility", step === null ? "hidden" : "visible");
     if (step !== null) head.setAttribute("transform", `translate(${at.x(step)} 0)`);
+    at.bars.forEach((bar, i) => bar.classList.toggle("to-come", step !== null && roll.notes[i][0] > step && !isStill()));
   };
   redrawn(host, () => {
     head = draw(host, roll, at);
@@ -65,6 +66,7 @@ function draw(host, { notes, chosen, choose, describe, length, range, from, mark
     if (shares) bar.style.fill = `color-mix(in srgb, var(--glow) ${Math.round((100 * shares[i]) / most)}%, var(--line))`;
     if (marked === i) bar.classList.add("marked");
     bar.addEventListener("click", () => choose(i));
+    at.bars[i] = bar;
     svg.append(bar);
   });
   if (chosen && chosen.kind !== "time_shift") {

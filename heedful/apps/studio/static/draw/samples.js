@@ -31,8 +31,42 @@ export function drawSample(host, { drawing, shares, token, range, voices = 0, ch
       describe,
     });
   }
-  patchPicture(host, { ...drawing, pixels: pixelsOf(drawing), shares: own, chosen, choose: chooses, describe });
+  patchPicture(host, { ...drawing, pixels: drawing.pixels ?? pixelsOf(drawing), shares: own, chosen, choose: chooses, describe });
   return () => {};
+}
+
+/**
+ * How a sample was written: its drawing after each step, and the words for the step; none where nothing can be seen growing.
+ * @param found {begun, samples} of a model
+ */
+export function stepsOf({ begun, samples }, { drawing, tokens, kept }) {
+  const written = tokens.slice(kept).map(([piece], i) => [kept + i, `Token ${kept + i + 1} of ${tokens.length}: “${piece}”`]);
+  if (drawing.kind === "room") return samples.map((each, i) => ({ drawing: each.drawing, words: `Step ${i + 1} of ${samples.length}: “${each.drawing.action}”` }));
+  if (drawing.kind === "pixels") return written.map(([at, words]) => ({ drawing: { ...drawing, known: drawing.places.map(([token]) => token <= at) }, words }));
+  if (drawing.kind === "series") {
+    return written.map(([at, words]) => {
+      const futures = ["low", "median", "high"].filter((name) => drawing[name]).map((name) => [name, drawing[name].slice(0, at + 1 - drawing.from)]);
+      return { drawing: { ...drawing, values: drawing.values.slice(0, at + 1), ...Object.fromEntries(futures) }, words };
+    });
+  }
+  return drawing.kind === "coins" ? movesOf(begun.drawing, drawing, tokens) : [];
+}
+
+/** The field of coins after each move: of the cells that were visited so far, those of the last picture; the player stands on the newest. */
+function movesOf(first, drawing, tokens) {
+  const [from, to] = [first, drawing].map(pixelsOf);
+  const size = to.length / drawing.places.length;
+  const cell = (place) => to.slice(place * size, (place + 1) * size);
+  const way = drawing.places.flatMap((own, place) => own.map((token) => [token, place])).sort(([a], [b]) => a - b);
+  const player = cell(way.at(-1)[1]);
+  const left = way.find(([, place]) => place !== way.at(-1)[1]);
+  const trace = left && cell(left[1]); // a dot, where the player has been
+  return way.slice(1).map(([token, own], i) => {
+    const bytes = from.slice();
+    for (const [, place] of way.slice(0, i + 1)) bytes.set(place === way.at(-1)[1] ? trace : cell(place), place * size);
+    bytes.set(player, own * size);
+    return { drawing: { ...drawing, pixels: bytes }, words: `Move ${i + 1}: “${tokens[token - 2]?.[0]}”` };
+  });
 }
 
 /** The numbers, their futures, or the attention to each of them, over time. */

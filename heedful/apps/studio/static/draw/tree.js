@@ -1,6 +1,6 @@
 // What a search looked at: a column for each step, lines from each hypothesis to its continuations.
 
-import { h, number, s } from "../dom.js";
+import { h, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
 const COLUMN = 122;
@@ -9,19 +9,53 @@ const BOX = [104, 26];
 const LEFT = 8;
 const TOP = 26;
 const LETTERS = 8;
+const STEP = 700; // milliseconds from column to column while the tree grows
 
 /**
  * Draw a tree.
  * @param host where
- * @param tree {columns: [[{label, value, parent, kind, tell}]], value, first, path, describe}
- *   parent: row in the column before; kind: names a style; value: what values are; path: rows to draw boldly, for each
- *   column; second: rows of another way, dashed; tell: the words for who points at it
+ * @param tree {columns: [[{label, value, text, share, parent, kind, tell}]], value, first, path, describe, choose}
+ *   parent: row in the column before; kind: names a style; value: what values are; text: what stands in the box for the value; share: length of its bar, of
+ *   the largest in its column; path: rows to draw boldly, for each column; second: rows of another way, dashed; tell: the words for who points at it;
+ *   choose: called with column and row of a node that is clicked, or −1
+ * @returns {mark: frames the node at the end of some rows, or none; grow: lets the columns come one after the other, calls back at the end, and returns what ends it}
  */
 export function treeChart(host, tree) {
   const from = (column, node) => (column ? tree.columns[column - 1][node.parent].label : tree.first);
   host.numbers = () => ({ title: tree.describe, columns: ["step", "row", "piece", tree.value, "continues row", "continues", "outcome", "best result"],
     rows: tree.columns.flatMap((column, i) => column.map((node, j) => [i + 1, j + 1, node.label, node.value, i ? node.parent + 1 : null, from(i, node), node.kind, tree.path[i] === j])) });
   redrawn(host, () => draw(host, tree));
+  return {
+    mark(place) {
+      tree.here = place;
+      frame(host, tree);
+    },
+    grow(over) {
+      let column = 0;
+      const show = (count) => host.querySelectorAll("[data-at]").forEach((each) => each.classList.toggle("to-come", Number(each.dataset.at) >= count));
+      const end = () => {
+        clearInterval(timer);
+        show(Infinity);
+        over();
+      };
+      const next = () => {
+        if (column > tree.columns.length || !host.isConnected) return end();
+        show(column);
+        if (column) host.tell(column - 1, tree.path[column - 1] ?? 0);
+        host.firstChild.scrollLeft = (column + 1) * COLUMN - host.clientWidth; // on a phone it moves along
+        column += 1;
+        return null;
+      };
+      const timer = setInterval(next, STEP);
+      next();
+      return end;
+    },
+  };
+}
+
+/** Frame the node that was told. */
+function frame(host, { here }) {
+  for (const each of host.querySelectorAll(".node")) each.classList.toggle("here", Boolean(here) && each.dataset.column === String(here[0]) && each.dataset.row === String(here[1]));
 }
 
 const at = (column, row) => [LEFT + (column + 1) * COLUMN, TOP + row * ROW];
@@ -30,7 +64,7 @@ function draw(host, tree) {
   const rows = Math.max(1, ...tree.columns.map((column) => column.length));
   const [width, height] = [LEFT + (tree.columns.length + 1) * COLUMN, TOP + rows * ROW + 8];
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",
-    "aria-label": `${tree.describe} Arrow keys go through it.` });
+    "aria-label": `${tree.describe} Arrow keys go through it, Enter chooses.` });
   const nodes = new Map();
   const edges = s("g", {});
   const boxes = s("g", {});
@@ -39,30 +73,35 @@ function draw(host, tree) {
     column.forEach((node, j) => {
       const bold = tree.path[i] === j;
       const own = box(node, at(i, j), bold);
-      own.dataset.column = i;
-      own.dataset.row = j;
+      const line = edge(at(i - 1, i ? node.parent : 0), at(i, j), node, `${bold ? " bold" : ""}${tree.second?.[i] === j ? " second" : ""}`);
+      Object.assign(own.dataset, { column: i, row: j, at: i });
+      line.dataset.at = i;
       nodes.set(`${i},${j}`, own);
       boxes.append(own);
-      edges.append(edge(at(i - 1, i ? node.parent : 0), at(i, j), node, `${bold ? " bold" : ""}${tree.second?.[i] === j ? " second" : ""}`));
+      edges.append(line);
     });
   });
-  boxes.append(box({ label: tree.first, kind: "first" }, at(-1, 0), true));
+  const first = box({ label: tree.first, kind: "first" }, at(-1, 0), true);
+  Object.assign(first.dataset, { column: -1, row: 0 });
+  boxes.append(first);
   svg.append(edges, boxes);
   const readout = h("p", { class: "readout", role: "status" });
-  listen(svg, nodes, readout, tree);
+  host.tell = listen(svg, nodes, readout, tree);
   const scroll = h("div", { class: "scroll tree" }, svg);
   const before = host.querySelector(".tree")?.scrollLeft;
   host.replaceChildren(scroll, readout);
   scroll.scrollLeft = before ?? 0;
+  frame(host, tree);
 }
 
 function box(node, [x, y], bold) {
   const label = node.label.length > LETTERS ? `${node.label.slice(0, LETTERS - 1)}…` : node.label;
   const own = s("g", { class: `node ${node.kind}${bold ? " bold" : ""}` },
     s("rect", { x, y, width: BOX[0], height: BOX[1], rx: 5 }),
-    s("text", { x: x + 6, y: y + 17 }, label));
+    s("text", { x: x + 6, y: y + 16 }, label));
   if (node.value !== undefined) {
-    own.append(s("text", { class: "value", x: x + BOX[0] - 5, y: y + 17, "text-anchor": "end" }, number(node.value, 2)));
+    own.append(s("text", { class: "value", x: x + BOX[0] - 5, y: y + 16, "text-anchor": "end" }, node.text),
+      s("rect", { class: "chance", x: x + 2, y: y + BOX[1] - 5, width: (BOX[0] - 4) * node.share, height: 3.5, rx: 1.5 }));
   }
   return own;
 }
@@ -87,17 +126,22 @@ function listen(svg, nodes, readout, tree) {
   };
   const point = (event) => {
     const own = event.target.closest?.(".node");
-    if (own?.dataset.column) show(Number(own.dataset.column), Number(own.dataset.row));
+    if (!own) return;
+    const place = [Number(own.dataset.column), Number(own.dataset.row)];
+    if (place[0] >= 0) show(...place);
+    if (event.type === "click") tree.choose(...place);
   };
   svg.addEventListener("pointermove", point);
   svg.addEventListener("click", point);
   svg.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && chosen) tree.choose(...chosen);
     const next = step(event.key, chosen, tree.columns);
     if (!next) return;
     event.preventDefault();
     show(...next);
     nodes.get(next.join(",")).scrollIntoView({ block: "nearest", inline: "nearest" });
   });
+  return show;
 }
 
 /** Left to where it came from, right to its best continuation, up and down in a step. */

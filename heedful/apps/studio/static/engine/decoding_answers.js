@@ -126,7 +126,7 @@ export function beam(model, { text, beam: width = 4, n_best: nBest = 1, length_p
       bound: finite(bound),
       worst: finite(worst),
       looked: ranked.map((each) => ({
-        piece: writer.nameOf(each.token), parent: each.parent, beam: each.beam, fate: each.fate,
+        token: each.token, piece: writer.nameOf(each.token), parent: each.parent, beam: each.beam, fate: each.fate,
         probability: Math.exp(each.tokenScore), score: each.score, normalized: each.normalized, text: writer.textOf(each.tokens),
       })),
     })),

@@ -31,7 +31,8 @@ export function shown(tokenizer, { ids, kept, futures = null }) {
   };
 }
 
-function pieceOf(form, { name, names }, code) {
+/** A token in words, by the form of its record. */
+export function pieceOf(form, { name, names }, code) {
   if (form === "coins") return Coins.words(code);
   if (form === "notes" && name === "notes") return code ? `${PITCHES[code % 12]}${Math.floor(code / 12) - 1}` : "rest";
   return names ? names[code] : String(code);

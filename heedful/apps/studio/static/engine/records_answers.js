@@ -5,9 +5,10 @@ import { Coins } from "./coins.js";
 import { FieldTokenizer } from "./field_tokenizer.js";
 import { at, meanOverHeads, significant } from "./forms.js";
 import { attentionLayers, choose, kept, numHeads } from "./passes.js";
-import { formOf, shown } from "./record_drawings.js";
+import { formOf, pieceOf, shown } from "./record_drawings.js";
 import { distribution, draw, randomNumber } from "./sampling.js";
 
+const CANDIDATES = 5; // tokens whose probabilities are shown at a place of a record
 const FUTURES = 40; // of a series, from which its interval is taken
 
 export const ofRecords = (model) => model.source instanceof FieldTokenizer;
@@ -90,7 +91,7 @@ function played(model, begun, seed) {
   return { ids: Coins.play(begun.ids.map((id) => id - start), act).map((value) => start + value), kept: 2 };
 }
 
-/** What a head attends to when the model predicts a token, by token. */
+/** What a head attends to when the model predicts a token, and the likeliest tokens. */
 export function weights(model, { record, token, layer = -1, head = -1 }) {
   const ids = model.source.encode(record);
   if (!ids || token > ids.length) return undefined;
@@ -100,5 +101,16 @@ export function weights(model, { record, token, layer = -1, head = -1 }) {
   const every = capture.get(`${address}.weights`);
   // A token is predicted at the one before it, and the first one at the begin token.
   const [begin, ...shares] = at(head < 0 ? meanOverHeads(every) : at(every, choose(head, every.shape[0], "head")), token).values;
-  return { shares: shares.map(significant), begin };
+  return { shares: shares.map(significant), begin, candidates: candidates(model, ids, token) };
+}
+
+/** The likeliest tokens of a place and its own, among those of the place's field. */
+function candidates(model, ids, token) {
+  if (token >= ids.length) return [];
+  const fields = model.source;
+  const { start, scores } = scoresOf(model, model.append(model.start(), [fields.bos, ...ids.slice(0, token)]), token);
+  const own = ids[token] - start;
+  const best = largest(scores, CANDIDATES);
+  return (best.includes(own) ? best : [...best, own]).map((code) => (
+    { label: pieceOf(formOf(fields), fields.fieldAt(token), code), probability: Math.exp(scores[code]), own: code === own }));
 }

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
 import { button, check, choice, more, panel, slider } from "../controls.js";
-import { figure, folded, h, number, percent, refilled, section, table } from "../dom.js";
+import { engineering, figure, folded, h, isStill, number, percent, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
@@ -8,10 +8,12 @@ import { treeChart } from "../draw/tree.js";
 import { causalTriangle } from "../draw/triangle.js";
 import { noModel, placeNamed, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
+export const wide = true;
 export const kinds = ["translator", "causal_lm"];
 
 const BEGUN = "begun"; // in the place of tokens: the first ones of greedy search, so that a triangle is seen at once
 const FIRST = 4;
+const WRITES = 800; // milliseconds from token to token
 
 // Greedy search and the beam part here: "die" is the likelier word after "Ich habe", and the worse text.
 const FORK = { model: "en-de", text: "I'm fed up." };
@@ -39,16 +41,16 @@ export function mount({ root, below, side, state, studio }) {
     return;
   }
   const translates = () => placeNamed(studio, state.values.model)?.kind === "translator";
-  const [walk, tree, kept, searches] = [h("div", {}), h("div", {}), h("div", {}), h("div", {})];
+  const [walk, tree, kept] = [h("div", {}), h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
   const why = h("div", { class: "why" });
   const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const drawnHeads = more("Attention that is drawn", layer, head);
   side.append(
-    panel(...subjectFields(state, studio, kinds, { more: [FORK] }),
-      slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
+    panel(...subjectFields(state, studio, kinds, { rows: 1, more: [FORK] }),
       slider(state, "beam", { label: "Beam", min: 1, max: 8 }),
+      slider(state, "temperature", { label: "Temperature", min: 0, max: 3, step: 0.05 }),
       more("Sampling", slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
         slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
         slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
@@ -58,8 +60,8 @@ export function mount({ root, below, side, state, studio }) {
         slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
         slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
         check(state, "dropped", { label: "Show what was dropped" }))));
-  root.append(walkBody);
-  below.append(why, section("The beam as a tree", treeBody), folded("What the model keeps from step to step", kept));
+  root.append(treeBody, section("Write it yourself, word by word", walkBody));
+  below.append(why, folded("What the model keeps from step to step", kept));
 
   let begun = { of: "", ids: [] };
   const isBegun = () => state.values.chosen[0] === BEGUN;
@@ -113,7 +115,8 @@ export function mount({ root, below, side, state, studio }) {
     why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
   }
   const drawStep = () => {
-    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state, searches }));
+    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
+    marks();
     showCache(kept, step, translates());
   };
 
@@ -122,26 +125,47 @@ export function mount({ root, below, side, state, studio }) {
     try {
       const { model, text: given } = state.values;
       const found = await call("decoding", "greedy", { model, text: given, chosen: chosen() });
-      choose(found.chosen);
+      if (isStill()) choose(found.chosen);
+      else write(found.chosen, chosen().length + 1);
     } catch (error) {
       walkBody.prepend(problem(error));
     }
     walkBody.setAttribute("aria-busy", "false");
   }
 
+  /** Write tokens one after the other, while nobody does something else. */
+  function write(all, count) {
+    const ids = all.slice(0, count).map(String);
+    state.set({ chosen: ids }, { step: count >= all.length });
+    const next = () => {
+      if (count >= all.length || String(state.values.chosen) !== String(ids)) return;
+      if (walkBody.getAttribute("aria-busy") === "true") setTimeout(next, WRITES / 4); // its chances are still to come
+      else write(all, count + 1);
+    };
+    setTimeout(next, WRITES);
+  }
+
   let last = null;
   const askBeam = live(treeBody, async (signal) => {
     const { model, text: given, beam, n, penalty, longest } = state.values;
-    searches.replaceChildren();
     if (empty()) return null;
     return call("decoding", "beam", { model, text: given, beam, n_best: Math.min(n, beam), length_penalty: penalty, max_length: longest }, signal);
   }, (found) => {
     last = found;
+    grown = null;
     if (found === null) return nothing(tree);
     return drawBeam();
   });
 
-  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values, searches));
+  let grown = null;
+  const drawBeam = () => {
+    refilled(tree, () => {
+      grown = showBeam(tree, last, state.values, choose);
+    });
+    marks();
+  };
+  /** Frame in the tree what is written, where the search has it. */
+  const marks = () => grown?.mark(chosen());
 
   state.watch((_, changed) => {
     const another = changed.includes("text") || changed.includes("model");
@@ -164,7 +188,7 @@ function fill(select, state, name, numbers) {
   select.querySelector("select").value = String(state.values[name]);
 }
 
-function showStep(host, found, { chosen, choose, greedy, translates, state, searches }) {
+function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
@@ -178,14 +202,14 @@ function showStep(host, found, { chosen, choose, greedy, translates, state, sear
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
   const fact = (name, value) => h("strong", { "data-fact": name }, value);
-  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, log-probability " : " tokens, log-probability ", fact("score", number(found.score)),
-    ". Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
+  const numbers = h("p", { class: "note" }, "Written: ", fact("written", number(chosen.length - (open ? 0 : 1))), chosen.length - (open ? 0 : 1) === 1 ? " token, chance " : " tokens, chance ", fact("chance", percent(Math.exp(found.score))), " (log-probability ", fact("score", number(found.score)),
+    "). Entropy of the next: ", fact("entropy", `${number(found.entropy, 3)} nats`),
     ...(isChanged(state.values) ? ["; with temperature and filters ", fact("drawn-entropy", `${number(found.drawn_entropy, 3)} nats`), ", and ", fact("drawable", `${number(found.drawable)} of ${number(found.possible)}`), " tokens can be drawn"] : []), ".");
-  const reason = chosen.length ? h("p", { class: "row" }, button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true })) : "";
+  const reason = chosen.length ? button(`Why ${found.ended ? "the end" : `“${spokenPiece(found.read.at(-1))}”`}?`, () => state.set({ why: LAST }, { step: true }), { quiet: true }) : "";
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
   const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}. Grey is still to come. ${crossed(found)}Click a row to follow it.`);
-  host.append(written, bar, h("div", { class: "step" }, h("div", {}, candidates(found, pick, state, open ? null : chosen.at(-1))), h("div", {}, searches, reason, numbers), sight.element));
+  host.append(written, bar, h("div", { class: "step" }, candidates(found, pick, state, open ? null : chosen.at(-1)), sight.element), h("div", { class: "row" }, reason, numbers));
   const coming = found.visible.length - total;
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
   const weights = found.weights ?? found.read.map(() => []);
@@ -263,15 +287,24 @@ function candidates(found, pick, state, end) {
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
 
-function showBeam(host, found, { dropped, longest, beam }, searches) {
+const RARE = Math.log(0.0001); // below this a share in per cent has too many zeros
+
+/** The chance of a text for a small box: in per cent, or one in so many. */
+const chanceOf = (score) => (score > RARE ? `${number(100 * Math.exp(score), 2)} %` : `1 in ${engineering(Math.exp(-score)).replace(/\.\d+/, "")}`);
+
+/** Draw both searches and the tree; returns what frames the written tokens in it. */
+function showBeam(host, found, { dropped, longest, beam }, choose) {
   const shown = found.steps.map((step) => step.looked.map((each, j) => ({ ...each, place: j })).filter((each) => dropped || each.fate !== "dropped"));
-  const columns = shown.map((step, i) => step.map((each) => {
-    const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
-    const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
-    const parent = i ? shown[i - 1].findIndex((other) => other.beam === each.parent) : -1;
-    return { label: shownPiece(each.piece), value: each.score, parent, kind: rank < 0 ? each.fate : "ended returned",
-      tell: `Step ${i + 1}, ${shownPiece(each.piece)}: ${percent(each.probability)}; “${each.text}” has log-probability ${number(each.score)} and ${FATES[each.fate]}${end}.` };
-  }));
+  const parentOf = (i, each) => (i ? shown[i - 1].findIndex((other) => other.beam === each.parent) : -1);
+  const columns = shown.map((step, i) => {
+    const most = Math.max(...step.map((each) => each.score));
+    return step.map((each) => {
+      const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
+      const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
+      return { label: shownPiece(each.piece), value: each.score, text: chanceOf(each.score), share: Math.exp(each.score - most), parent: parentOf(i, each), kind: rank < 0 ? each.fate : "ended returned",
+        tell: `Step ${i + 1}, ${shownPiece(each.piece)}: ${percent(each.probability)} here; “${each.text}” has ${percent(Math.exp(each.score))} in all and ${FATES[each.fate]}${end}.` };
+    });
+  });
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
@@ -280,13 +313,16 @@ function showBeam(host, found, { dropped, longest, beam }, searches) {
   const left = alone?.fate === "dropped" ? greedy.length : alone?.fate === "lived" && greedy.length < found.steps.length ? greedy.length + 1 : 0;
   const second = greedy.map(({ place }, i) => shown[i].findIndex((each) => each.place === place));
   const same = String(second) === String(path);
-  const picture = figure("The hypotheses of each step", `The number is the log-probability of the whole text. Bold: the best result.${same ? "" : " Dashed: the way of greedy search."}`);
-  compare(searches, beam, [
-    ...(alone ? [{ ...alone, name: "Greedy", text: `${alone.text}${alone.fate === "ended" ? "" : " …"}`, series: 1, fact: "greedy", more: left ? `, dropped by the beam at step ${left}` : "" }] : []),
-    ...found.hypotheses.map((each) => ({ ...each, name: "Beam", series: 0, more: found.hypotheses.length > 1 ? `, ranked by ${number(each.normalized)}` : "" })),
-  ]);
-  host.append(picture.element);
-  treeChart(picture.host, { columns, path, second: same ? [] : second, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
+  const picture = figure("The beam as a tree",
+    `The chance of the whole text so far. Bold: the best result.${same ? "" : " Dashed: greedy search."} Click a box to go on from its text.`);
+  host.append(compare(beam, [
+    ...(alone ? [{ ...alone, name: "Greedy", text: `${alone.text}${alone.fate === "ended" ? "" : " …"}`, series: 1, fact: "greedy", more: left ? `dropped by the beam at step ${left}` : "" }] : []),
+    ...found.hypotheses.map((each) => ({ ...each, name: "Beam", series: 0, more: found.hypotheses.length > 1 ? `ranked by ${number(each.normalized)}` : "" })),
+  ]), picture.element);
+  /** The tokens of a node, from the first on. */
+  const tokensOf = (column, row) => (column < 0 ? [] : [...tokensOf(column - 1, columns[column][row].parent), shown[column][row].token]);
+  const tree = treeChart(picture.host, { columns, path, second: same ? [] : second, value: "log-probability", first: "start", describe: `The beam as a tree of ${found.steps.length} steps.`, choose: (column, row) => choose(tokensOf(column, row)) });
+  picture.element.querySelector("h3").append(player(tree));
   picture.element.append(
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
     folded("How it was ranked, and every number", h("div", {},
@@ -294,20 +330,46 @@ function showBeam(host, found, { dropped, longest, beam }, searches) {
       facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"], ["returned", number(found.hypotheses.length), "returned"]]),
       table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
         found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]]))))));
+  return {
+    mark(tokens) {
+      let row = 0;
+      const known = tokens.every((token, i) => {
+        row = shown[i]?.findIndex((each, j) => each.token === token && (i === 0 || columns[i][j].parent === row)) ?? -1;
+        return row >= 0;
+      });
+      tree.mark(known ? [tokens.length - 1, row] : null);
+    },
+  };
+}
+
+/** Let the tree grow, and stop it. */
+function player(tree) {
+  let stop = null;
+  const play = button("Play", () => {
+    if (stop) return stop();
+    play.textContent = "Stop";
+    stop = tree.grow(() => {
+      stop = null;
+      play.textContent = "Play";
+    });
+    return null;
+  });
+  play.hidden = isStill();
+  return play;
 }
 
 /** The texts of greedy search and of the beam, with the probability of each as a whole. */
-function compare(host, beam, texts) {
+function compare(beam, texts) {
   const same = texts.length > 1 && texts.every((each) => each.text.trim() === texts[0].text.trim());
   const most = Math.max(...texts.map((each) => each.score));
-  host.replaceChildren(h("h3", {}, "Greedy against beam: the whole text"),
+  return h("div", {},
     h("ol", { class: "ranks" }, texts.map(({ name, text, score, series, fact, more }) => {
       const length = h("span", { class: "length", style: { width: `${100 * Math.exp(score - most)}%`, background: `var(--series-${series})` } });
       return h("li", { class: "found" }, h("span", {}, h("span", { class: "note" }, `${name}: `), h("strong", { dir: "auto", "data-fact": fact ?? null }, text.replaceAll("\n", "⏎") || "(nothing)")),
-        h("span", { class: "whole" }, h("span", { class: "track", "aria-hidden": "true" }, length), h("strong", {}, percent(Math.exp(score)))),
-        h("span", { class: "count" }, `log-probability ${number(score)}${more}`));
+        h("span", { class: "whole" }, h("span", { class: "track", "aria-hidden": "true" }, length), h("strong", {}, score > RARE ? percent(Math.exp(score)) : chanceOf(score))),
+        more ? h("span", { class: "count" }, more) : null);
     })),
-    h("p", { class: "note" }, `Greedy search takes the likeliest token at each step and never goes back. A beam keeps the ${beam} best texts, so one that begins less likely can win.${same ? " Here both find the same." : ""}`));
+    h("p", { class: "note" }, `Greedy search takes the likeliest word each time and never goes back. A beam goes on with the ${beam === 1 ? "best text" : `${beam} best texts`}, so a worse start can win.${same ? " Here both find the same." : ""}`));
 }
 
 /** The way of greedy search through the tree: what it writes at each step, as far as the beam kept it. */

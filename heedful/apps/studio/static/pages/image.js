@@ -1,15 +1,17 @@
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, panel } from "../controls.js";
+import { button, check, choice, more, panel } from "../controls.js";
 import { figure, folded, h, number, percent, refilled, table } from "../dom.js";
 import { headGrid, markHead } from "../draw/head_grid.js";
 import { pad, read, write } from "../draw/pad.js";
-import { greyPicture, isBlank, patchNumbers, patchPicture, pixelsOf, shareKey } from "../draw/patches.js";
+import { greyPicture, isBlank, labelBars, patchNumbers, patchPicture, pixelsOf, shareKey } from "../draw/patches.js";
 import { base64Of } from "../upload.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
 /** What the page opens on: in the digit of the model at hand a head that looks along the ring, from its lower edge; else the whole picture. */
 const opened = (model) => (model === "digits" ? { patch: 37, head: 1 } : { patch: -1, head: 0 });
+
+const LARGE = 440; // pixels of the picture that leads
 
 export const defaults = (studio) => ({
   model: able(studio)[0] ?? "", picture: "", drawing: "", ...opened(able(studio)[0]), layer: 0, rollout: false,
@@ -27,22 +29,21 @@ export function mount({ root, side, state, studio }) {
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
   const verdict = figure("It reads");
-  const cutting = figure("The patches");
   const inside = figure("One patch");
   const looking = figure("Where it looks");
   const resting = figure("What it rests on");
   const legend = h("div", {});
   const heads = figure("Every head of the chosen patch", "A row for each layer, all on one scale. Click a head to see it large.");
   const numbers = h("div", {});
-  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, verdict.element, inside.element, looking.element, resting.element), numbers);
+  const body = h("div", { class: "result" },
+    h("div", { class: "easel-row leading" }, looking.element, h("div", {}, easel, verdict.element)), h("div", { class: "easel-row" }, inside.element, resting.element), numbers);
   const whole = button("The whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
-      h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
-      check(state, "rollout", { label: "Rollout: through all layers" })), heads.element);
+      h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file),
+      more("Layer and head", layer, head, check(state, "rollout", { label: "Rollout: through all layers" }))), heads.element);
   root.append(body);
-  looking.element.append(whole);
-  looking.host.after(legend);
+  looking.host.after(h("div", { class: "row" }, legend, whole));
 
   let upload = null;
   let known = null;
@@ -114,10 +115,12 @@ export function mount({ root, side, state, studio }) {
     const own = { pixels: pixelsOf(found), side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
     const where = rollout ? `layers 1 to ${l || known.layers}, followed through.` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}.`;
-    cutting.words.textContent = `${count} × ${count} patches are its words. Click one.`;
-    looking.words.textContent = `From ${from}: ${where}${found.whole === null ? "" : ` [CLS] itself has ${number(found.whole, 3)}.`}`;
+    const blank = isBlank(found);
+    looking.words.textContent = blank ? "Draw one large digit on the small square."
+      : `From ${from}: ${where}${found.whole === null ? "" : ` [CLS] itself has ${number(found.whole, 3)}.`} ${count} × ${count} patches are the words of the picture: click one.`;
+    looking.element.querySelector("h3").textContent = patch < 0 ? "Where it looks" : "Where the framed patch looks";
     whole.disabled = patch < 0;
-    inside.element.hidden = looking.element.hidden = numbers.hidden = heads.element.hidden = isBlank(found);
+    inside.element.hidden = legend.hidden = numbers.hidden = heads.element.hidden = blank;
     heads.element.hidden ||= found.heads === null;
     if (found.heads) {
       headGrid(heads.host, found.heads, (to, one) => state.set({ layer: to === known.layers - 1 ? 0 : to + 1, head: one + 1, rollout: false }, { step: true }), () => undefined);
@@ -127,8 +130,7 @@ export function mount({ root, side, state, studio }) {
     inside.words.textContent = patch < 0 ? "Click a patch to see its numbers." : `${number(found.patch ** 2 * found.channels)} numbers, the brightness of its pixels. A matrix makes a vector of them.`;
     if (patch < 0) inside.host.replaceChildren();
     else patchNumbers(inside.host, own);
-    patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
-    patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
+    patchPicture(looking.host, { ...own, size: LARGE, shares: blank ? null : found.shares, choose, describe: blank ? "The picture in patches." : `The picture, coloured by the attention of ${from}.` });
     legend.replaceChildren(shareKey(Math.max(...found.shares), known.channels === 1 ? "#000" : undefined));
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
     numbers.replaceChildren(folded("Attention to each patch in numbers", () => table("Attention to each patch, by row and column", ["", ...counted(count)], rows.map((row, i) => [i + 1, ...row.map((share) => number(share, 3))]))));
@@ -154,12 +156,7 @@ function showClasses({ host, words }, found) {
     return;
   }
   words.textContent = found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} labels.` : "The probability of each label.";
-  host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
-    const bar = h("span", { class: "length" });
-    bar.style.width = `${100 * each.probability}%`;
-    return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", { "data-fact": each === found.labels[0] ? "label" : null }, each.label), h("span", { class: "track" }, bar),
-      h("span", { class: "count" }, percent(each.probability)));
-  })));
+  host.append(labelBars(found.labels));
 }
 
 function fill(select, state, name, count, first) {

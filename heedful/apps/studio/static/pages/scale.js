@@ -48,7 +48,7 @@ export function mount({ root, side, state }) {
 /** A trained head at work, once it is known that its model is at hand: the row of a word with the division and without. */
 function realHead(state, place) {
   const { element, host, words } = figure("");
-  element.classList.add("first-sight");
+  element.classList.add("first-sight", "tall");
   let found = null;
   const draw = () => {
     if (!found?.scores) return;
@@ -59,17 +59,17 @@ function realHead(state, place) {
     const line = (row, cell) => [...row.map(cell), ...names.slice(chosen + 1).map(() => ({ kind: "out" }))];
     const [raw, divided] = [before(found.products), before(found.scores)];
     const [without, shares] = [softmax(raw), softmax(divided)];
-    element.querySelector("h3").textContent = `A real head: where “${names[chosen]}” looks`;
+    element.querySelector("h3").textContent = `A real head: where “${names[chosen]}” looks, without the division by √${found.width} and with it`;
     wordShares(host, { words: names, chosen, choose: (row) => state.set({ row }, { step: true }), rows: [
       ["score q·k", line(raw, scoreCell)],
-      ["attention", line(without, (weight) => shareCell(weight, 1, "bar undivided"))],
+      ["without", line(without, (weight) => shareCell(weight, 1, "bar undivided"))],
       [`q·k / √${found.width}`, line(divided, scoreCell)],
-      ["attention", line(shares, (weight) => shareCell(weight, 1))],
+      ["with", line(shares, (weight) => shareCell(weight, 1))],
     ] });
     const best = without.indexOf(Math.max(...without));
     const strong = (share, key) => h("strong", { "data-fact": key }, percent(share));
     words.replaceChildren(`Without the division “${names[best]}” gets `, strong(without[best], "real-without"), ", with it ", strong(shares[best], "real-with"),
-      `: the order stays, and other words are heard too. ${chosen < names.length - 1 ? "Hatched: later words, which it may not see. " : ""}Layer ${found.layer}, head ${found.head} of ${found.model}, dₖ = ${found.width}.`);
+      `: the order stays, and other words are heard too. Layer ${found.layer}, head ${found.head} of ${found.model}, dₖ = ${found.width}.`);
   };
   live(element, (signal) => call("masks", "head", {}, signal), (answer) => {
     found = answer;
