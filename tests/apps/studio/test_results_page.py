@@ -120,6 +120,7 @@ def test_both_words_of_the_way_stand_on_a_narrow_screen(visit: Any) -> None:
     assert page.locator(".between").all_text_contents() == ["1/3 the cost", "+2.0 BLEU"]
     names = page.locator(".spot-name", has_text="ensemble").all_text_contents()
     assert sorted(names) == ["ConvS2Sensemble", "GNMT + RLensemble"]
+    assert page.locator(".of-zone").text_content() == "better and cheaperthan the best before"
     # What is better and cheaper than the best before: both Transformers.
     zone = page.locator("rect.zone").bounding_box()
     for dot in page.locator("circle.own").all():

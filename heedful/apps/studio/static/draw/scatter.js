@@ -7,6 +7,7 @@ import { d3 } from "./d3.js";
 import { readItems } from "./items.js";
 
 const [TOP, BOTTOM, RIGHT, LINE, DOT] = [14, 40, 16, 15, 5];
+const SMALL = 11 / 12; // of a name's letters: those of the line below it
 const ROOMY = 700; // pixels: in a narrower chart the kinds stand in a legend, not below the names
 
 /**
@@ -99,7 +100,7 @@ function labels(placed, way, box, zone) {
   const between = (way?.steps ?? []).map((each) => ({ ...each, between: true }));
   for (const each of [...(zone ? [zone.name] : []), ...placed.filter(({ own }) => own), ...between, ...placed.filter(({ own }) => !own).reverse()]) {
     const [cx, cy] = each.at ?? [0, 0];
-    const wide = Math.max(...each.words.map((words) => widthOf(words, { bold: each.own || each.between })));
+    const wide = Math.max(...each.words.map((words, i) => (i ? SMALL * widthOf(words) : widthOf(words, { bold: each.own || each.between || each.zone }))));
     const high = LINE * each.words.length;
     const along = Math.max(box.left + 1, Math.min(cx - wide / 2, box.width - wide - 1)); // above or below
     const right = [cx + 10, cy - LINE / 2];

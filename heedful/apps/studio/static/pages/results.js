@@ -58,7 +58,7 @@ function drawSystems(systems, state, { host, words }, said) {
   const ratio = flops(chosen) / flops(measure);
   const times = ratio < 1 ? `1/${Math.round(1 / ratio)}` : `${number(ratio, 2)} times`;
   scatterChart(host, {
-    points: priced.map((each) => ({ name: each.name, kind: each.kind, below: each.own ? null : each.kind, short: each.name.split(", "), group: KINDS.indexOf(each.kind), x: flops(each) / flops(base), y: each[pair], own: each.own, open: each.ensemble })),
+    points: priced.map((each) => ({ name: each.name, kind: each.kind, below: each.own ? null : each.kind, short: each.own ? [each.name] : each.name.split(", "), group: KINDS.indexOf(each.kind), x: flops(each) / flops(base), y: each[pair], own: each.own, open: each.ensemble })),
     x: { label: "training cost, in trainings of the base model", axis: "← cheaper · training cost (base model: 1)", log: true, text: (cost) => `${number(cost, 2)} (${operations(cost * flops(base))} operations)` },
     y: { label: "BLEU", axis: "BLEU, better →" }, zone: { name: before.name, words: ["better and cheaper", "than the best before"] }, ring: "ensemble", chosen: chosen.name, choose: ({ name }) => state.set({ system: name }, { step: true }),
     compare: { name: measure.name, across: `${times} the cost`, up: `${gain} BLEU` },
