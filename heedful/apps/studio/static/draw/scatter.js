@@ -100,7 +100,7 @@ function labels(placed, way, box, zone) {
   const between = (way?.steps ?? []).map((each) => ({ ...each, between: true }));
   for (const each of [...(zone ? [zone.name] : []), ...placed.filter(({ own }) => own), ...between, ...placed.filter(({ own }) => !own).reverse()]) {
     const [cx, cy] = each.at ?? [0, 0];
-    const wide = Math.max(...each.words.map((words, i) => (i ? SMALL * widthOf(words) : widthOf(words, { bold: each.own || each.between || each.zone }))));
+    const wide = Math.max(...each.words.map((words, i) => (i ? SMALL * widthOf(words) : widthOf(words, { bold: each.own || each.between }))));
     const high = LINE * each.words.length;
     const along = Math.max(box.left + 1, Math.min(cx - wide / 2, box.width - wide - 1)); // above or below
     const right = [cx + 10, cy - LINE / 2];
