@@ -17,7 +17,7 @@ export function mount({ root, below, side, state }) {
   const writes = h("div", {});
   // The curve that grows while a model trains stands beside the bars, below the button that begins it.
   const body = h("div", { class: "ablation" }, exact.element, h("div", {}, picture.element, writes, reasons));
-  const train = choice(state, "train", { label: "Train here", options: [["everything", "with everything"]] });
+  const train = choice(state, "train", { label: "Train one: a minute", options: [["everything", "with everything"]] });
   let [found, told] = [null, null];
   let training = null;
   const variant = (name) => found?.variants.find((each) => each.name === name) ?? null;
