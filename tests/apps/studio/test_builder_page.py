@@ -278,9 +278,19 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     means = [sum(r["exact"] for r in runs) / len(runs) for runs in records["runs"].values()]
     assert exact == pytest.approx(means)
     # Parts whose runs do as well as those with everything are marked without a click.
-    needless = rows.filter(has_text="not needed here")
+    needless = rows.filter(has_text="no clear difference")
     assert needless.count() == 2
     assert "feed-forward" in needless.first.inner_text()
+    # Each row says what its model writes for one line, as the table of all lines does.
+    whole, positions = (rows.nth(i).locator(".sample") for i in (0, 2))
+    assert whole.get_attribute("title") == "15.04.99"
+    assert positions.get_attribute("title") != "15.04.99"
+    assert rows.locator(".sample").count() == rows.count()
+    # The curve that grows while a model trains is in sight beside its button.
+    grows = page.locator("figure", has_text="As training goes on").bounding_box()
+    press = page.get_by_role("button", name="Train it now").bounding_box()
+    assert press["y"] < grows["y"]
+    assert grows["y"] + 400 < 800
     # A list for each reference, in which the others are compared with it.
     first = page.locator(".ablated li:first-child label").all_inner_texts()
     assert [each.strip() for each in first] == [

@@ -392,7 +392,7 @@ def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
     assert "from 4.62 to 3.39" in told
     assert "a choice among 30 pieces" in told  # e to the power of the loss
     assert not page.get_by_label("Score to reach").is_visible()  # nothing beside it
-    page.get_by_text("More figures and scales").click()
+    page.get_by_text("Figures and scales").click()
     page.get_by_label("perplexity", exact=True).check()
     sight.until("[...document.querySelectorAll('.multiples h3')].at(-1).innerText === 'Perplexity'")
     assert page.get_by_label("loss", exact=True).is_checked()  # of the other list

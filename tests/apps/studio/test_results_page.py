@@ -80,9 +80,7 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     page.locator("summary", has_text="Perplexity and parameters").click()
     variants = page.get_by_role("group", name="Variants of the base model")
     assert variants.evaluate("(each) => each.scrollHeight <= each.clientHeight")  # all 20 rows
-    page.get_by_label("Changed").select_option("heads")
-    visit.idle()
-    assert page.locator("tbody tr").filter(has_text="head").count() >= 4
+    check_variants(page)
     page.locator("summary", has_text="Beyond translation").click()
     visit.idle()
     trees = page.locator("figure", has_text="Quality of the trees").locator("[data-value]")
@@ -96,6 +94,39 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     )
     assert "the axis begins at 87" in page.locator("figure", has_text="Quality of the").inner_text()
     visit.check_everyone_can_use_it(axe)
+
+
+def check_variants(page: Any) -> None:
+    """All variants by what was changed, on one scale: a BLEU is as long in each group."""
+    groups = page.locator(".multiples figure")
+    changes = [each.locator(".ranked-name").all_text_contents() for each in groups.all()]
+    assert sorted(name for each in changes for name in each) == sorted(
+        each["change"] for each in TABLES["variants"][1:]
+    )
+    assert changes[0][:3] == ["2 layers", "4 layers", "8 layers"]
+    bars = groups.locator("[data-value]").all()
+    assert all(float(each.get_attribute("data-value")) < 0.7 for each in bars)
+    scales = [
+        float(each.locator(".bar").get_attribute("width")) / abs(value)
+        for each in bars
+        if abs(value := float(each.get_attribute("data-value"))) > 0.05
+    ]
+    assert max(scales) < 1.35 * min(scales)  # names of groups differ in length
+
+
+def test_both_words_of_the_way_stand_on_a_narrow_screen(visit: Any) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 900})
+    page = visit.open("results")
+    assert page.locator(".between").all_text_contents() == ["1/3 the cost", "+2.0 BLEU"]
+    names = page.locator(".spot-name", has_text="ensemble").all_text_contents()
+    assert sorted(names) == ["ConvS2Sensemble", "GNMT + RLensemble"]
+    assert page.locator(".of-zone").text_content() == "better and cheaperthan the best before"
+    # What is better and cheaper than the best before: both Transformers.
+    zone = page.locator("rect.zone").bounding_box()
+    for dot in page.locator("circle.own").all():
+        box = dot.bounding_box()
+        assert zone["x"] < box["x"] < zone["x"] + zone["width"]
+        assert zone["y"] < box["y"] < zone["y"] + zone["height"]
 
 
 def test_a_system_is_chosen_and_compared(visit: Any) -> None:

@@ -116,16 +116,19 @@ def test_own_runs_come_alone(
 def test_runs_that_are_there_to_be_compared(
     visit_at: Callable[[str], Any], serve: Callable[[Sequence[Path]], str]
 ) -> None:
-    """Six runs of one model in one chart: a colour for each learning rate, and their means."""
+    """Six runs of one model: a colour for each learning rate, and one dashed of two widths."""
     from heedful.pretrained.catalogue import models_at_hand
 
     visit = visit_at(serve([models_at_hand()["digits"].path, *compared_runs()]))
     page = visit.open("")
     assert "rate-" not in page.locator(".places").inner_text()  # they have no models
     page = visit.open("runs")
-    lines = page.locator(".multiples path.line")
-    assert lines.count() == 9  # of each run on texts held back, and three means
-    assert page.locator(".multiples path.faint").count() == 6
+    titles = page.locator(".multiples h3").all_inner_texts()
+    assert titles == ["Loss", "BLEU", "Learning rate", "Gradient norm"]
+    charts = page.locator(".multiples figure")
+    for chart in charts.all():  # on texts held back, or where there is no such figure in training
+        assert chart.locator("path.line").count() == 6
+        assert chart.locator("path.dashed").count() == 3
     runs = {path.name: RunLog(path).curve("loss", "validation")[1] for path in compared_runs()}
     means = {
         rate: float(np.mean([loss[-1] for name, loss in runs.items() if f"-{rate}-" in name]))
@@ -133,15 +136,12 @@ def test_runs_that_are_there_to_be_compared(
     }
     verdicts = {"0.0002": "too low", "0.004": "best", "0.08": "too high"}
     ends = page.locator(".multiples .end").all_text_contents()
-    named = [f"rate {rate}: {verdicts[rate]}, {means[rate]:.3g}" for rate in means]
-    assert [each for each in sorted(ends) if each.startswith("rate")] == named
-    # A thin line has its name where there is room: two of them are a few pixels apart.
-    assert {each for each in ends if not each.startswith("rate")} == {"width 32", "width 64"}
+    assert sorted(ends) == sorted(verdicts.values())
     told = page.locator(".sentence").first.inner_text()
     assert told == (
-        "Learning rate 0.004 learns best: on texts held back it ends at a loss of "
-        f"{means['0.004']:.3g}. 0.08 is too high and ends at {means['0.08']:.3g}, "
-        f"0.0002 is too low and ends at {means['0.0002']:.3g}."
+        "Learning rate 0.004 learns best: its loss on texts held back ends at "
+        f"{means['0.004']:.3g}. 0.08 is too high: {means['0.08']:.3g}, "
+        f"0.0002 is too low: {means['0.0002']:.3g} (means of 2 runs)."
     )
     names = page.get_by_label("State of the runs").first.locator("tbody th").all_inner_texts()
     assert [name for name in names if name != "digits"] == sorted(
@@ -149,35 +149,53 @@ def test_runs_that_are_there_to_be_compared(
     )
     assert not page.get_by_text("Texts of the models").is_visible()
     # The ends are far apart, so the axis is logarithmic: 0.5 and 1 are as far apart as 1 and 2.
-    marks = page.locator(".multiples .tick").all_text_contents()
-    assert {"0.2", "0.5", "1", "2", "5"} <= set(marks)
+    marks = charts.first.locator(".tick").all_text_contents()
+    assert {"0.2", "1", "5"} <= set(marks)
+    check_values(page, runs)
     headings = page.get_by_label("State of the runs").first.locator("thead th")
     assert "tokens a step" not in headings.all_inner_texts()  # all have as many
     assert page.get_by_text("In all: tokens a step 512").count() == 1
-    page.locator(".multiples svg").focus()
+    charts.first.locator("svg[role=img]").focus()
     page.keyboard.press("End")
-    read = page.locator(".multiples .readout span").all_inner_texts()
+    read = charts.first.locator(".readout span").all_inner_texts()
     values = [float(each.rsplit(" ", 1)[1]) for each in read]
     assert len(values) == 6  # of each run
     assert values == sorted(values, reverse=True)
     check_lifted(page)
     page.get_by_label("A colour for each").select_option("width")
-    visit.until("document.querySelectorAll('.multiples path.line').length === 8")
+    loss = "document.querySelector('.multiples figure').querySelectorAll"
+    visit.until(f"{loss}('path.line').length === 8")  # with two means, as each has three runs
     page.get_by_label("Curves on").select_option("both")
     page.get_by_label("A colour for each").select_option("")
-    visit.until("document.querySelectorAll('.multiples path.line.dashed').length === 6")
+    visit.until(f"{loss}('path.line.dashed').length === 6")
+
+
+def check_values(page: Any, runs: dict[str, Any]) -> None:
+    """The table below the charts has the loss of each run at the step of all cursors."""
+    assert page.locator(".multiples .cursor[visibility=visible]").count() == 4
+    rows = [row.split("\t") for row in page.locator(".line-values tbody tr").all_inner_texts()]
+    step = 220
+    assert page.locator(".line-values caption").inner_text().startswith(f"At step {step}:")
+    losses = {name: loss[step // 20 - 1] for name, loss in runs.items()}
+    assert {row[0]: row[1] for row in rows} == {
+        ", ".join(name.removeprefix("rate-").split("-width-")): f"{loss:.3g}"
+        for name, loss in losses.items()
+    }
 
 
 def check_lifted(page: Any) -> None:
     """A row of the table, and a pointer near a line, lift the line out and name it."""
-    lifted, name = page.locator(".multiples path.lifted"), page.locator(".multiples .tick.lifted")
+    first = page.locator(".multiples figure").first
+    lifted, name = first.locator("path.lifted"), first.locator(".tick.lifted")
     page.get_by_label("State of the runs").first.locator("tbody tr").nth(1).hover()
     assert lifted.count() == 1
     assert name.text_content() == "learning rate 0.004, width 32"
-    end = page.locator(".multiples .end", has_text="width 64").bounding_box()
+    assert page.locator(".line-values tr.lifted").inner_text().startswith("0.004, 32")
+    first.scroll_into_view_if_needed()
+    end = first.locator(".end", has_text="best").bounding_box()
     page.mouse.move(end["x"] + 10, end["y"] + 6)
     page.wait_for_function(
-        "document.querySelector('.multiples path.lifted')?.classList.contains('faint')"
+        "document.querySelector('.multiples path.lifted')?.classList.contains('dashed') === false"
     )
     assert name.text_content() == "learning rate 0.004, width 64"
     page.mouse.move(5, 5)

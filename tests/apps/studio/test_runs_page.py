@@ -160,11 +160,17 @@ def charts(page: Any) -> Any:
 
 def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
     page = runs_page.open("runs?smooth=0")
+    page.get_by_text("Figures and scales").click()
+    page.get_by_label("tokens per second", exact=True).check()
+    runs_page.until("document.querySelectorAll('.multiples figure').length === 4")
+    runs_page.idle()
     titles = page.locator(".multiples h3").all_inner_texts()
     assert titles == ["Loss", "BLEU", "Learning rate", "Tokens per second"]
-    legend = page.locator(".legend li").all_inner_texts()
+    # One table has the values of all lines, in each figure, instead of a legend.
+    rows = page.locator(".line-values tbody th").all_inner_texts()
     names = ("first", "second")
-    assert legend == [f"{name}, {kind}" for name in names for kind in ("training", "validation")]
+    assert rows == [f"{name}, {kind}" for name in names for kind in ("training", "validation")]
+    assert page.locator(".line-values caption").inner_text() == "At the end of each run"
 
     loss = charts(page).first
     loss.focus()
@@ -172,6 +178,14 @@ def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
     readouts = page.locator(".multiples .readout").all_inner_texts()
     assert readouts[0] == "step 60: first, validation 0.1, first 0.08333"
     assert readouts[1] == "step 60: first, validation 30"
+    assert page.locator(".line-values caption").inner_text().startswith("At step 60:")
+    values = page.locator(".line-values tbody tr").all_inner_texts()
+    assert [row.split("\t")[1:3] for row in values] == [
+        ["0.0833", "–"],
+        ["0.1", "30"],
+        ["–", "–"],
+        ["–", "–"],
+    ]
     page.keyboard.press("Home")
     assert page.locator(".multiples .cursor[visibility=visible]").count() == 4
 
@@ -263,9 +277,10 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     rows = page.locator("[aria-label='State of the runs'] tbody tr").all_inner_texts()
     assert "60" in rows[0]
     # Of several runs the smoothed lines alone, and in words where each ends.
-    legend = page.locator(".legend li").all_inner_texts()
-    assert "run, training" not in legend
-    assert {"run, smoothed", "other, smoothed"} <= set(legend)
+    lines = page.locator(".multiples figure").first.locator("path.line")
+    assert lines.count() == 4
+    named = page.locator(".line-values tbody th").all_inner_texts()
+    assert {"run, training", "other, training"} <= set(named)
     assert page.locator(".sentence").inner_text().startswith("Loss at the end")
     assert "BLEU 30" in rows[0]
     headings = page.locator("[aria-label='State of the runs'] thead th").all_inner_texts()
@@ -296,9 +311,10 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     assert "step 1:" in page.locator(".multiples .readout").first.inner_text()
     page.get_by_text("Which runs").click()
     page.get_by_label("other", exact=True).uncheck()
-    visit.until("document.querySelectorAll('.legend li').length === 3")
-    legend = page.locator(".legend li").all_inner_texts()
-    assert legend == ["run, training", "run, smoothed", "run, validation"]
+    visit.until("document.querySelectorAll('.line-values tbody tr').length === 2")
+    named = page.locator(".line-values tbody th").all_inner_texts()
+    assert named == ["run, training", "run, validation"]
+    assert lines.count() == 3  # the losses, their mean, and validation
     # A heading puts all runs in order, and a tick shows the curves of one.
     state = page.get_by_label("State of the runs")
     names = state.locator("tbody th")
@@ -309,5 +325,5 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
         assert state.locator(f"[aria-sort={direction}]").inner_text() == "learning rate"
         assert rate.evaluate("(button) => button === document.activeElement")
     state.get_by_label("other").check()
-    visit.until("document.querySelectorAll('.legend li').length === 4")
+    visit.until("document.querySelectorAll('.line-values tbody tr').length === 4")
     assert page.get_by_label("other", exact=True).is_checked()

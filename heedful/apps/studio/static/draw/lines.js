@@ -26,7 +26,7 @@ let charts = 0;
  *   ends: true for names at the ends of the lines but pale ones, where there is room, instead of a legend; mark: [x, words] of an upright line,
  *   left, right: the room beside the field, at least;
  *   choose: called with the series that is clicked, or its name; lift: called with what the line nearest to the pointer is of, and with
- *   undefined when it leaves: `host.chart.lift` then lifts the lines of it and names them; rest: words where no number was read yet;
+ *   undefined when it leaves: `host.chart.lift` then lifts the lines of it and names them; quiet: true where numbers are shown elsewhere, and here only told to screen readers;
  *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
@@ -58,7 +58,7 @@ function draw(host, chart) {
   if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
   chart.linked?.drawn(parts, plot);
   if (parts.value !== null) show(parts, parts.value, true);
-  else if (!parts.readout.textContent) parts.readout.textContent = chart.rest ?? "";
+  parts.readout.classList.toggle("unseen", Boolean(chart.quiet));
   lift(parts, parts.lifted);
 }
 
@@ -98,7 +98,11 @@ function layOut(host, chart, all) {
   const reach = extent((seen.length ? seen : points).map((point) => point[1]));
   if (chart.y.zero && !chart.y.log) reach[0] = Math.min(0, reach[0]);
   if (chart.y.log) reach[0] /= 1.08;
-  else reach[1] += (reach[1] - reach[0]) * 0.04;
+  else {
+    // The lowest line is not drawn on the axis itself, unless that is zero.
+    if (reach[0] > 0) reach[0] = Math.max(0, reach[0] - (reach[1] - reach[0]) * 0.04);
+    reach[1] += (reach[1] - reach[0]) * 0.04;
+  }
   const bottom = height - MARGIN.bottom;
   const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
   const box = { width, height, bottom, top: MARGIN.top, left: Math.max(chart.left ?? (chart.linked ? LINKED : 0), leftOf(y, Boolean(chart.y.label))), right: width - Math.max(chart.right ?? 0, ends ? Math.max(0, ...names) + (names.length > 1 ? LEAD : 0) + 10 : MARGIN.right) };
@@ -107,7 +111,7 @@ function layOut(host, chart, all) {
   return { ...box, x, y, all, chart, ends };
 }
 
-const isNamed = (each) => !each.faint || each.named;
+const isNamed = (each) => (!each.faint || each.named) && each.label !== "";
 const labelOf = (each) => each.label ?? each.name;
 
 const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
@@ -199,7 +203,11 @@ function lift(parts, run) {
   const at = parts.value === null ? inside.at(-1) : inside[d3.minIndex(inside, ([px]) => Math.abs(px - parts.value))];
   const isLate = at && 2 * x.scale(at[0]) > x.scale(low) + x.scale(high);
   parts.name.attr("visibility", at ? "visible" : "hidden");
-  if (at) parts.name.attr("x", x.scale(at[0]) + (isLate ? -8 : 8)).attr("y", Math.max(MARGIN.top, y.scale(at[1]) - 8)).attr("text-anchor", isLate ? "end" : "start").style("fill", line.colour).text(line.name);
+  if (!at) return;
+  const wide = widthOf(line.name, { bold: true });
+  const left = x.scale(at[0]) + (isLate ? -8 - wide : 8);
+  // In a narrow chart a long name moves from its point into the drawing.
+  parts.name.attr("x", Math.max(0, Math.min(left, parts.plot.width - wide - 2))).attr("y", Math.max(MARGIN.top, y.scale(at[1]) - 8)).style("fill", line.colour).text(line.name);
 }
 
 function hide(parts) {

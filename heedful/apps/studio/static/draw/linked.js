@@ -10,8 +10,9 @@ const WHEEL = 0.002; // powers of two for a pixel of the wheel
  * Link charts; each is drawn with `linked` in its settings.
  * @param whole the stretch [low, high] of all that there is, asked when it is needed
  * @param change told the stretch to show, or null for the whole
+ * @param told told the place that is pointed at, or null when the pointer leaves
  */
-export function linkedCharts({ whole, change }) {
+export function linkedCharts({ whole, change, told }) {
   const all = new Set();
 
   /** Show a stretch, within the whole. */
@@ -89,9 +90,11 @@ export function linkedCharts({ whole, change }) {
     /** A chart is pointed at. */
     point(value, source) {
       for (const each of all) each.show(value, each !== source);
+      told(value);
     },
     leave() {
       for (const each of all) each.hide();
+      told(null);
     },
     /** One step in or out, for buttons. */
     step(inwards) {

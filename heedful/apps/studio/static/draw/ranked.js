@@ -11,22 +11,22 @@ const [ROW, BELOW] = [24, 40];
 /**
  * Draw the bars, from 0 to the right, or to the left for numbers below 0.
  * @param rows [{name, value, own: marked as the one to compare, text: instead of the number}]
- * @param chart {label: of the axis, dots: draw dots on an axis that begins near the lowest number, describe}
+ * @param chart {label: of the axis, or none, kept: true for the rows in their order, reach: [low, high] of the axis at least, dots: draw dots on an axis that begins near the lowest number, describe}
  */
 export function rankedBars(host, rows, chart) {
   host.numbers = () => ({ title: chart.describe, columns: ["", chart.label], rows: rows.map(({ name, value }) => [name, value]) });
-  redrawn(host, () => draw(host, [...rows].sort((a, b) => b.value - a.value), chart));
+  redrawn(host, () => draw(host, chart.kept ? rows : [...rows].sort((a, b) => b.value - a.value), chart));
 }
 
 const words = (row) => row.text ?? number(row.value);
 
-function draw(host, rows, { label, dots = false, describe }) {
+function draw(host, rows, { label = "", reach = [], dots = false, describe }) {
   const width = Math.max(260, host.clientWidth);
   const bottom = rows.length * ROW + 4;
-  const height = bottom + BELOW;
+  const height = bottom + (label ? BELOW : BELOW / 2 + 4);
   const left = d3.max(rows, (row) => widthOf(row.name, { bold: row.own })) + 10;
   const right = width - d3.max(rows, (row) => widthOf(words(row), { bold: row.own })) - 12;
-  const [low, high] = d3.extent(rows, (row) => row.value);
+  const [low, high] = d3.extent([...rows.map((row) => row.value), ...reach]);
   const from = dots ? Math.floor(low - 0.1 * (high - low)) : Math.min(0, low);
   const x = axis([from, dots ? high + 0.04 * (high - low) : Math.max(0, high)], [left, right], { room: 48 });
   const y = d3.scaleBand(d3.range(rows.length), [2, bottom - 2]).padding(0.28);

@@ -6,7 +6,8 @@ import { series } from "../draw/colours.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
-import { networkPicture, sendAlong } from "../draw/network.js";
+import { networkPicture } from "../draw/network.js";
+import { sendAlong, wordPaths } from "../draw/word_paths.js";
 
 const READERS = ["translator", "causal_lm", "encoder"];
 const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
@@ -20,14 +21,20 @@ const KINDS = { // the two that are compared come first
 const CELLS = { rnn: "RNN", lstm: "LSTM", gru: "GRU" };
 const COLOURS = { rnn: 1, lstm: 2, gru: 4, transformer: 0, window: 5 };
 const DRAWS = 3; // of weights and tokens, whose mean is drawn
-const DECADES = 5; // of a signal that are told apart by shades
+const DECADES = 3; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
 const RUN = 4000; // milliseconds of a signal on its way, in both pictures
 const [HOP, JUMP] = [400, 700]; // milliseconds of a step at most, and of attention's one
 
+// The last word means the first one: who reads it must still know that.
+const SENTENCE = "Anna told us one cold evening after supper by the old stove how the wind had once torn the roof right off above her".split(" ");
+const wordsOf = (length) => (length <= SENTENCE.length ? SENTENCE.slice(-length) : null);
+const firstWord = (length) => (wordsOf(length) ? `“${wordsOf(length)[0]}”` : "the first token");
+const lastWord = (length) => (wordsOf(length) ? `“${wordsOf(length).at(-1)}”` : "the last token");
+
 export const wide = true;
 export const defaults = () => ({
-  length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
+  length: SENTENCE.length, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
 });
 
@@ -39,14 +46,19 @@ export function mount({ root, side, state, studio }) {
   side.append(settings(state, models));
   const run = button("Send the signal", () => send());
   run.hidden = isStill();
-  root.append(section("How many steps from the first token to the last?", h("div", { class: "row sending" }, run, h("span", { class: "note" }, "Each dot is a token; of a pale one little arrives. The networks are new: nothing is trained yet.")), drawings), section("What arrives of each token", bar.element, charts), rest);
+  const asked = h("h2", {});
+  root.append(h("section", {}, h("div", { class: "row sending" }, asked, run, h("span", { class: "note" }, "More colour: more of the word arrives. Nothing is trained yet.")), drawings),
+    byLength(), section("What arrives of each token", bar.element, charts), rest);
 
   const { draw, fade, send } = stepped(drawings, rest, state);
   let opening = !run.hidden && !state.differs(Object.keys(defaults())); // an address with settings shows its picture at once
   const steps = live(drawings, (signal) => {
     const { length, width, layers, window, kernel } = state.values;
     return call("paths", "steps", { length, width, num_layers: layers, window, kernel }, signal);
-  }, draw);
+  }, (found) => {
+    asked.textContent = `How does ${lastWord(found.here[0].lengths[0])} know of ${firstWord(found.here[0].lengths[0])}?`;
+    draw(found);
+  });
   steps();
   const { measure, stop } = measuring(state, charts);
   bar.stop.addEventListener("click", () => (bar.running ? stop() : measure()));
@@ -163,7 +175,7 @@ function stepped(host, rest, state) {
   const [recurrent, attention, ...others] = Object.values(pictures);
   host.append(h("div", { class: "compared" }, recurrent.element, attention.element));
   rest.append(foldedSection("Other ways: windows and convolutions", columns(others)),
-    foldedSection("By the number of tokens: paths, steps, operations", columns([...Object.values(curves), { element: numbers }])), byLength());
+    foldedSection("By the number of tokens: paths, steps, operations", columns([...Object.values(curves), { element: numbers }])));
   const shaded = {};
   let reaches = new Map();
   const networkOf = (kind) => (kind === "attention" ? "transformer" : [...reaches.keys()].find((each) => each in CELLS));
@@ -178,7 +190,7 @@ function stepped(host, rest, state) {
     const { words } = pictures[kind];
     if (!sharesOf(kind)) return; // others are measured meanwhile
     const steps = shaded[kind].route.length - 1;
-    words.replaceChildren("Of the first one, ", h("strong", {}, arrives(left(kind, step))),
+    words.replaceChildren(`Of ${firstWord(shaded[kind].length)}, `, h("strong", {}, arrives(left(kind, step))),
       step < steps ? " is left" : kind === "recurrent" ? ` arrives in this ${CELLS[networkOf(kind)]}` : " arrives", h("span", { class: "steps-gone" }, `step ${step} of ${steps}${step < steps ? "" : ", arrived"}`));
   };
   /** Draw the two that are compared; their tokens are as pale as what arrives of them, the first one as the first of all tokens. */
@@ -188,7 +200,7 @@ function stepped(host, rest, state) {
       const last = picture.length - 1;
       const shades = shares && Array.from({ length: picture.length }, (_, token) => strength(shares[Math.round(((last - token) / last) * (shares.length - 1))]));
       if (shares) pictures[kind].element.querySelector("h3").style.color = series(COLOURS[networkOf(kind)]);
-      networkPicture(pictures[kind].host, { ...picture, shades, colour: COLOURS[networkOf(kind)] });
+      wordPaths(pictures[kind].host, { ...picture, words: wordsOf(picture.length), direct: kind === "attention", shades, colour: COLOURS[networkOf(kind)] });
       if (!shares) pictures[kind].words.textContent = KINDS[kind][1];
       else if (!pictures[kind].host.sending) tell(kind, picture.route.length - 1);
     }
@@ -200,7 +212,7 @@ function stepped(host, rest, state) {
       const steps = shaded[kind].route.length - 1;
       const travel = steps === 1 ? JUMP : Math.min(RUN, HOP * steps);
       place.sending = true;
-      sendAlong(place, { travel, rest: RUN + 200, left: (step) => strength(left(kind, step)), told: (step) => {
+      sendAlong(place, { steps, travel, rest: RUN + 200, left: (step) => strength(left(kind, step)), told: (step) => {
         place.sending = step < steps;
         tell(kind, step);
       } });
@@ -217,7 +229,7 @@ function stepped(host, rest, state) {
       const count = network.route.length - 1;
       place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
       place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
-      const picture = { ...network, widest: 1200, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
+      const picture = { ...network, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }

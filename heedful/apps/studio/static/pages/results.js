@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
-import { choice, tabs } from "../controls.js";
-import { figure, folded, foldedSection, h, number, section, table } from "../dom.js";
+import { tabs } from "../controls.js";
+import { figure, folded, foldedSection, h, number, table } from "../dom.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
 
@@ -10,33 +10,34 @@ export const defaults = () => ({ pair: "en_de", system: "Transformer, big", grou
 /** What differs where the base model falls short, which is in French: facts of the paper. */
 const SHORT = " It trained no longer than for German, on eight times as many sentences (36 million, not 4.5); the paper gives no reason.";
 const PAIRS = { en_de: "English to German", en_fr: "English to French" };
+/** What was varied, by what it is of. */
+const CHANGED = { "Size": ["layers", "width", "feed-forward", "big"], "Attention and positions": ["heads", "key width", "positions"], "Against learning by heart": ["dropout", "label smoothing"] };
 const KINDS = ["Transformer", "recurrent", "convolution", "mixture of experts"];
 
 export function mount({ root, state }) {
   const said = h("p", { class: "sentence", role: "status" });
   const cost = figure("Quality by cost of training: click a system");
   const bleu = h("div", {});
-  const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
+  const variants = Object.keys(CHANGED).map((title) => figure(title));
+  const changed = h("h2", {}, "One change at a time");
   const numbers = h("div", {});
   const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
-  const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
   root.append(tabs(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), said, cost.element,
     folded("What is BLEU, and how much are two?", bleu),
-    section("One change at a time", h("div", { class: "row" }, group), variants.element, folded("Perplexity and parameters", numbers)),
+    h("section", {}, changed, h("div", { class: "multiples" }, variants.map((each) => each.element)), folded("Perplexity and parameters", numbers)),
     foldedSection("Beyond translation: trees of sentences", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;
-    const { group: chosen } = state.values;
-    group.fill([["", "anything"], ...[...new Set(found.variants.map((each) => each.group))].filter((name) => name !== "base")]);
     drawSystems(found.systems.filter((each) => each[state.values.pair]), state, cost, said);
     bleu.replaceChildren(...counted(found));
     const base = found.variants.find((each) => each.group === "base");
-    const shown = found.variants.filter((each) => chosen === "" || each.group === chosen || each === base);
-    rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each === base, text: each === base ? number(each.bleu) : `${each.bleu.toFixed(1)} (${signed(each.bleu - base.bleu)})` })),
-      { label: "BLEU above or below the base model", describe: `BLEU of ${shown.length} variants, and its difference to the base model.` });
-    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
-      h("p", { class: "note" }, "Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
+    changed.textContent = `One change at a time: more or less than the base model's ${number(base.bleu)} BLEU`;
+    const rows = found.variants.filter((each) => each !== base).map((each) => ({ of: each.group, name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each.group === state.values.group, text: signed(each.bleu - base.bleu) }));
+    const reach = [Math.min(...rows.map((row) => row.value)), Math.max(...rows.map((row) => row.value))];
+    Object.entries(CHANGED).forEach(([title, groups], i) => rankedBars(variants[i].host, rows.filter((row) => groups.includes(row.of)), { kept: true, reach, describe: `${title}: BLEU of variants, above or below that of the base model.` }));
+    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], found.variants.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
+      h("p", { class: "note" }, "Newstest2013, English to German. Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
     rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own })),
       { label: "F1", dots: true, describe: `F1 of ${found.parsing.length} parsers.` });
   });
@@ -57,14 +58,14 @@ function drawSystems(systems, state, { host, words }, said) {
   const ratio = flops(chosen) / flops(measure);
   const times = ratio < 1 ? `1/${Math.round(1 / ratio)}` : `${number(ratio, 2)} times`;
   scatterChart(host, {
-    points: priced.map((each) => ({ name: each.name, kind: each.kind, below: each.own ? null : each.kind, short: each.name.replace(", ensemble", ""), group: KINDS.indexOf(each.kind), x: flops(each) / flops(base), y: each[pair], own: each.own, open: each.ensemble })),
-    x: { label: "training cost, in trainings of the base model", log: true, text: (cost) => `${number(cost, 2)} (${operations(cost * flops(base))} operations)` },
-    y: { label: "BLEU" }, ring: "ensemble", chosen: chosen.name, choose: ({ name }) => state.set({ system: name }, { step: true }),
+    points: priced.map((each) => ({ name: each.name, kind: each.kind, below: each.own ? null : each.kind, short: each.own ? [each.name] : each.name.split(", "), group: KINDS.indexOf(each.kind), x: flops(each) / flops(base), y: each[pair], own: each.own, open: each.ensemble })),
+    x: { label: "training cost, in trainings of the base model", axis: "← cheaper · training cost (base model: 1)", log: true, text: (cost) => `${number(cost, 2)} (${operations(cost * flops(base))} operations)` },
+    y: { label: "BLEU", axis: "BLEU, better →" }, zone: { name: before.name, words: ["better and cheaper", "than the best before"] }, ring: "ensemble", chosen: chosen.name, choose: ({ name }) => state.set({ system: name }, { step: true }),
     compare: { name: measure.name, across: `${times} the cost`, up: `${gain} BLEU` },
     describe: `BLEU of ${priced.length} systems by the cost of their training, ${PAIRS[pair]}.`,
   });
   const left = systems.filter((each) => !priced.includes(each)).map((each) => ` ${each.name} (${each[pair]} BLEU) has no cost in the paper.`);
-  words.replaceChildren("Up is better, left is cheaper; along the lower axis equal steps multiply. A ring: an ensemble, several models that translate together. Test: newstest2014.", ...left);
+  words.replaceChildren("Along the lower axis equal steps multiply. A ring: an ensemble, several models that translate together. Test: newstest2014.", ...left);
   const fact = (name, value) => h("strong", { "data-fact": name }, value);
   const kind = chosen.own ? "" : ` (${chosen.kind}${chosen.ensemble ? ", several models together" : ""})`;
   const score = [h("strong", {}, chosen.name), `${kind}: `, fact("bleu", `${chosen[pair]} BLEU`)];

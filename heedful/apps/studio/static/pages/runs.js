@@ -2,13 +2,17 @@ import { call, live } from "../api.js";
 import { button, check, choice, more, panel, several, slider } from "../controls.js";
 import { figure, h, number } from "../dom.js";
 import { series as colour } from "../draw/colours.js";
-import { legendOf, lineChart } from "../draw/lines.js";
+import { lineChart } from "../draw/lines.js";
 import { linkedCharts } from "../draw/linked.js";
 import { comparison, duration, figureName } from "../run_comparison.js";
+import { lineValues } from "../run_values.js";
 import { textsOverTime, typedLines, worstTexts } from "../run_texts.js";
 
 const LINE = "The children went to the"; // for a model that continues texts
-const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
+const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "grad_norm", "tokens_per_second"];
+const OPENED = USUAL.filter((name) => name !== "tokens_per_second");
+const EARLY = 0.4; // of a line: where all are read at first
+const ROW = 3; // charts side by side; the table of values stands below them
 
 /**
  * What a page opens with: the runs of the person, or else those of the package that are there to be compared; with
@@ -20,9 +24,9 @@ function opening({ places }) {
   const compared = runs.filter((place) => place.compared);
   const one = ["causal_lm", "translator"].map((kind) => runs.find((place) => place.kind === kind)).find(Boolean) ?? runs[0];
   const names = (some) => some.map((place) => place.name);
-  if (own.length) return { lines: "", runs: names(own.slice(0, 6)), figures: USUAL, group: "" };
-  if (compared.length > 1) return { lines: "", runs: names(compared), figures: ["loss"], group: "learning rate", sort: "best validation" };
-  return { lines: one?.kind === "causal_lm" ? LINE : "", runs: one ? [one.name] : [], figures: USUAL.filter((name) => !["lr", "tokens_per_second"].includes(name)), group: "" };
+  if (own.length) return { lines: "", runs: names(own.slice(0, 6)), figures: OPENED, group: "" };
+  if (compared.length > 1) return { lines: "", runs: names(compared), figures: OPENED, group: "learning rate", sort: "best validation" };
+  return { lines: one?.kind === "causal_lm" ? LINE : "", runs: one ? [one.name] : [], figures: OPENED, group: "" };
 }
 
 export const defaults = (studio) => ({
@@ -60,8 +64,8 @@ export function mount({ root, below, side, state, studio }) {
   const colours = choice(state, "group", { label: "A colour for each", options: [["", "run"]] });
   const shown = choice(state, "part", { label: "Curves on", options: Object.entries(PARTS) });
   side.append(
-    panel(colours, shown, which, more("Which runs", several(state, "runs", { label: "Runs", options: names })),
-      more("More figures and scales", rare, choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
+    panel(colours, shown, more("Which runs", several(state, "runs", { label: "Runs", options: names })),
+      more("Figures and scales", which, rare, choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
         slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
         check(state, "logx", { label: "logarithmic axis" }), choice(state, "logy", { label: "Axis of the figures", options: [["", "as the ends ask"], ["0", "linear"], ["1", "logarithmic"]] }))));
   const compared = comparison(state, drawing.lift);
@@ -177,14 +181,16 @@ const comparedInWords = (runs, at, differ) => [
 function rankedInWords(runs, { labelOf, group, valueOf }) {
   const ends = runs.map(({ name, figures: { loss: { validation } } }) => [name, validation.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
   const [best, worst] = [ends[0], ends.at(-1)];
-  const means = meansOf(runs, "loss", { part: "validation", group, valueOf }).map(({ value, points }) => [value, points.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
-  const verdicts = verdictsOf(meansOf(runs, "loss", { part: "validation", group, valueOf }), group);
+  const means = meansOf(runs, "loss", { part: "validation", group, valueOf });
+  const verdicts = verdictsOf(means, group);
   if (verdicts.size === means.length && means.length) {
-    return [`Learning rate `, h("strong", {}, means[0][0]), " learns best: on texts held back it ends at a loss of ", h("strong", {}, number(means[0][1], 3)), ". ",
-      means.slice(1).sort((a, b) => b[0] - a[0]).map(([value, loss]) => `${value} is ${verdicts.get(value)} and ends at ${number(loss, 3)}`).join(", "), "."];
+    const coloured = (value) => h("strong", { style: { color: colour(means.findIndex((each) => each.value === value)) } }, value);
+    const [[best, loss], ...others] = means.map(({ value, points }) => [value, points.at(-1)[1]]).sort((a, b) => a[1] - b[1]);
+    return ["Learning rate ", coloured(best), " learns best: its loss on texts held back ends at ", h("strong", {}, number(loss, 3)), ". ",
+      ...others.sort((a, b) => b[0] - a[0]).flatMap(([value, end], i) => [i ? ", " : "", coloured(value), ` is ${verdicts.get(value)}: ${number(end, 3)}`]), ` (means of ${runs.length / means.length} runs).`];
   }
   return [`Of ${runs.length} runs “${labelOf(best[0])}” ends with the lowest loss on texts held back, `, h("strong", {}, number(best[1], 3)), `, and “${labelOf(worst[0])}” with the highest, ${number(worst[1], 3)}.`,
-    ...(means.length ? [` By ${group}, in the mean: `, ...means.flatMap(([value, loss], i) => [i ? "; " : "", `${value} ends at `, h("strong", {}, number(loss, 3))]), "."] : [])];
+    ...(means.length ? [` By ${group}, in the mean: `, ...means.flatMap(({ value, points }, i) => [i ? "; " : "", h("strong", { style: { color: colour(i) } }, value), ` ends at ${number(points.at(-1)[1], 3)}`]), "."] : [])];
 }
 
 /** What is odd in a chart and has a reason. */
@@ -200,28 +206,29 @@ function noteOf(name, runs) {
 /** The charts of the chosen figures, which share pointer and stretch. */
 function curvesOf(state) {
   const body = h("div", {});
-  const legend = h("div", {});
   const grid = h("div", { class: "multiples" });
   const told = h("p", { class: "sentence", role: "status" });
-  body.append(told, legend, grid);
+  
   const places = new Map();
-  let answer = null;
+  let [answer, pointed] = [null, false];
   /** The value of the setting by which runs are coloured; undefined for a colour of its own. */
   const valueOf = (name) => (state.values.group ? part.states.find((run) => run.name === name)?.settings[state.values.group] : undefined);
 
   const spans = () => answer.runs.map((run) => run.span).filter(Boolean);
   const whole = () => [Math.min(...spans().map(([low]) => low)), Math.max(...spans().map(([, high]) => high))];
   const stretch = () => (state.values.to > state.values.from ? [state.values.from, state.values.to] : null);
-  const linked = linkedCharts({ whole, change: (next) => state.set(next ? { from: next[0], to: next[1] } : { from: 0, to: 0 }) });
+  const values = lineValues((run) => part.lift(run));
+  const linked = linkedCharts({ whole, told: values.at, change: (next) => state.set(next ? { from: next[0], to: next[1] } : { from: 0, to: 0 }) });
   const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
   const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
   const hint = h("p", { class: "hint", title: "On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on." }, "Or drag over a chart; a double click shows the whole.");
-  body.append(h("div", { class: "chart-row" }, buttons, hint));
+  body.append(told, grid, h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
     /** Lift the curves of a run in every chart; of none without a name. */
     lift(run) {
       for (const { host } of places.values()) if (host.isConnected) host.chart?.lift(run);
+      values.mark(run);
     },
     body, offered: [], states: [], labels: new Map(), labelOf: (name) => part.labels.get(name) ?? name,
     draw() {
@@ -230,29 +237,35 @@ function curvesOf(state) {
       const { figures, axis, logx, logy } = state.values;
       const shown = part.offered.filter((name) => figures.includes(name));
       grid.classList.toggle("one", shown.length === 1);
-      const seen = new Map();
       const elements = shown.map((name) => {
         if (!places.has(name)) places.set(name, figure(title(name)));
         return places.get(name).element;
       });
+      elements.splice(ROW, 0, values.element);
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
+      const rows = new Map();
       for (const name of shown) {
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
-        const log = logy === "" ? isFarApart(lines) : logy === "1";
-        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : "";
-        for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
+        for (const line of lines.filter(({ row, points }) => row && points.length)) rows.set(line.row, { name: line.row, run: line.run, line: rows.get(line.row)?.line ?? line, lines: { ...rows.get(line.row)?.lines, [name]: line } });
+        const log = logy === "" ? name !== "lr" && isFarApart(lines) : logy === "1";
+        const thick = name === shown[0] && lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run." : "";
+        places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : thick;
         lineChart(places.get(name).host, {
-          series: lines, legend: partOf(state.values) !== "both", ends: partOf(state.values) !== "both", linked, height: shown.length === 1 ? 370 : 200,
-          lift: (run) => part.lift(run), rest: lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run. Point at one, or at its row below, to lift it out." : "",
-          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? `${figureName(name)}${log ? ", logarithmic" : ""}` : "", log },
+          series: lines, legend: false, ends: lines.some((each) => each.label), linked, height: shown.length === 1 ? 370 : 240, left: shown.length === 1 ? undefined : 48, quiet: true,
+          lift: (run) => part.lift(run),
+          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? `${figureName(name)}${log ? ", logarithmic" : ""}` : log ? "logarithmic" : "", log },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
         });
       }
-      const order = answer.runs.map((run) => part.labelOf(run.name)).flatMap((name) => [name, `${name}, smoothed`, `${name}, validation`]);
-      const validated = (name) => seen.has(`${name}, validation`);
-      legend.hidden = partOf(state.values) !== "both"; // each chart names its lines itself, at their ends where there is room
-      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name) && !(answer.runs.length > 1 && seen.has(`${name}, smoothed`))).map((name) => ({ ...seen.get(name), name: validated(name) ? `${name}, training` : name }))));
+      if (!pointed && rows.size && !part.states.some((run) => run.training)) {
+        // At first runs that are complete are read where they differ most plainly, neither begun nor at their end.
+        const [{ line: { points } }] = rows.values();
+        pointed = true;
+        linked.point(points[Math.floor(EARLY * points.length)][0]);
+      }
+      const end = ({ lines }) => lines.loss?.points.at(-1)[1] ?? Infinity;
+      values.show([...rows.values()].sort((one, other) => (partOf(state.values) === "both" ? 0 : end(one) - end(other))), shown.map((name) => [name, figureName(name)]), AXES[axis]);
       if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, { ...part, group: state.values.group, valueOf }) : []));
       told.hidden = !told.childNodes.length;
       buttons.hidden = hint.hidden = !shown.length;
@@ -277,15 +290,28 @@ function isFarApart(lines) {
   return drawn.every(({ points }) => points.every(([, y]) => y > 0)) && Math.max(...ends) >= FAR * Math.min(...ends);
 }
 
-/** The lines of runs in a chart; by a setting those of one value share a colour, and their mean stands out. */
-function linesOf(runs, name, { part, group, valueOf, labelOf }) {
+/**
+ * The lines of runs in a chart. By a setting those of one value share a colour: their mean stands out where they are
+ * many, and of two, which another setting tells apart, one is dashed.
+ */
+function linesOf(runs, name, { part: wanted, group, valueOf, labelOf }) {
+  const part = wanted === "both" || hasFigure(runs, name, wanted) ? wanted : wanted === "train" ? "validation" : "train";
   const means = meansOf(runs, name, { part, group, valueOf });
   const colourOf = (run) => (means.length ? means.findIndex(({ value }) => value === valueOf(run.name)) : runs.indexOf(run));
   const verdicts = name === "loss" ? verdictsOf(means, group) : new Map();
   const rest = (run) => (means.length ? labelOf(run.name).split(", ").filter((setting) => !setting.startsWith(`${group} `)).join(", ") : undefined);
-  return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0, label: rest(run) })),
-    ...means.filter(({ points }) => points.length).map((mean) => ({ ...mean, strong: verdicts.get(mean.value) === BEST, label: [verdicts.has(mean.value) ? `rate ${mean.value}: ${verdicts.get(mean.value)}` : mean.name, number(mean.points.at(-1)[1], 3)].join(", ") }))];
+  const rests = [...new Set(runs.map(rest))];
+  if (runs.length === means.length * rests.length && rests.length === 2) {
+    const lines = runs.map((run) => ({ ...seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), part })[0], dashed: rest(run) === rests[0], value: valueOf(run.name) }));
+    const ends = lines.filter(({ points }) => points.length).sort((one, other) => one.points.at(-1)[1] - other.points.at(-1)[1]);
+    return lines.map((line) => ({ ...line, strong: verdicts.get(line.value) === BEST, label: ends.find(({ value }) => value === line.value) === ends.find((each) => each.run === line.run) ? verdicts.get(line.value) ?? "" : "" }));
+  }
+  return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0 })),
+    ...means.filter(({ points }) => points.length).map((mean) => ({ ...mean, strong: verdicts.get(mean.value) === BEST, label: verdicts.get(mean.value) ?? mean.value }))];
 }
+
+/** Whether one of the runs has written a figure in training, or in validation. */
+const hasFigure = (runs, name, part) => runs.some(({ figures }) => figures[name]?.[part].length);
 
 /** Of learning rates which ends with the lowest loss, and whether another is above or below it. */
 function verdictsOf(means, group) {
@@ -308,12 +334,13 @@ function meansOf(runs, name, { part, group, valueOf }) {
 }
 
 /** The lines of a run; of several the smoothed ones alone, as those behind would cover each other. */
-function seriesOf(run, name, { title: named, colour: index, alone, part, pale, label }) {
+function seriesOf(run, name, { title: named, colour: index, alone, part, pale }) {
   const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
-  if (part !== "both") return [{ name: named, run: run.name, label, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
+  if (part !== "both") return [{ name: named, run: run.name, row: named, colour: index, points: part === "train" ? (smoothed.length ? smoothed : train) : validation, faint: pale }];
+  const row = smoothed.length || !validation.length || train.length ? `${named}, training` : undefined;
   return [
-    { name: named, run: run.name, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
-    { name: `${named}, smoothed`, run: run.name, colour: index, points: smoothed, faint: pale },
-    { name: `${named}, validation`, run: run.name, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
+    { name: named, run: run.name, row: smoothed.length ? undefined : row, colour: index, points: alone || !smoothed.length ? train : [], faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
+    { name: `${named}, smoothed`, run: run.name, row, colour: index, points: smoothed, faint: pale },
+    { name: `${named}, validation`, run: run.name, row: `${named}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0, faint: pale },
   ];
 }

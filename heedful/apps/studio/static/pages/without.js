@@ -3,6 +3,7 @@ import { choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { drawRuns, FIGURES, liveTraining, mark, percent, runColour } from "../small_runs.js";
 
+export const wide = true;
 export const defaults = () => ({ shown: ["everything", "positions", "residual"], figure: "valid_bleu", train: "positions", seed: 4 });
 
 export function mount({ root, below, side, state }) {
@@ -14,9 +15,10 @@ export function mount({ root, below, side, state }) {
   const samples = h("div", {});
   const made = h("div", {});
   const writes = h("div", {});
-  const body = h("div", {}, exact.element, writes);
-  const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
-  let found = null;
+  // The curve that grows while a model trains stands beside the bars, below the button that begins it.
+  const body = h("div", { class: "ablation" }, exact.element, h("div", {}, picture.element, writes, reasons));
+  const train = choice(state, "train", { label: "Train one: a minute", options: [["everything", "with everything"]] });
+  let [found, told] = [null, null];
   let training = null;
   const variant = (name) => found?.variants.find((each) => each.name === name) ?? null;
   const rootOf = (each) => (each.reference ? rootOf(variant(each.reference)) : each);
@@ -30,16 +32,14 @@ export function mount({ root, below, side, state }) {
     },
   });
   root.append(body);
-  below.append(section("What each writes", samples), h("div", { class: "columns two" }, picture.element, reasons), folded("Scores of all, and how they were measured", scores, made));
-  side.append(
-    panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
-    h("h2", {}, "Train one here"),
-    h("p", { class: "note" }, "The same data and settings, in about a minute on this machine. Another seed begins from other weights."),
-    panel(train, slider(state, "seed", { label: "Seed", min: 1, max: 20 }), trainer));
+  below.append(section("What each writes", samples), folded("Scores of all, and how they were measured", scores, made));
+  side.append(panel(train, slider(state, "seed", { label: "Seed", min: 1, max: 20 }), trainer, choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })));
 
   function draw() {
     const { shown, figure: name } = state.values;
     const focused = document.activeElement?.dataset.variant;
+    told = found.samples.reduce((short, line) => (line.reference.length <= short.reference.length ? line : short)); // the last of the shortest
+    exact.element.querySelector("h3").textContent = `Dates that are exactly right, and what each writes for “${told.source}”`;
     const groups = found.variants.filter((each) => !each.reference).map((whole) => found.variants.filter((each) => each === whole || rootOf(each) === whole));
     const chosen = found.variants.filter((each) => shown.includes(each.name));
     choose.replaceChildren(...groups.flatMap((group) => [
@@ -47,7 +47,7 @@ export function mount({ root, below, side, state }) {
       h("ul", { class: "beside ablated", "aria-label": group[0].title }, group.map((each) => bar(each, chosen))),
     ]));
     if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
-    drawRuns(picture.host, chosen, training, name);
+    drawRuns(picture.host, chosen, training, name, 270);
     picture.words.textContent = `${name === "valid_bleu" ? `On ${found.validated} lines that are translated during training, not the ${number(found.data.test)} of the bars: the scores differ a little. ` : ""}Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
     reasons.replaceChildren(...chosen.filter((each) => each.reference).map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant(each.reference)))), ...[...new Set(chosen.map(rootOf))].map(unfinished));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
@@ -69,8 +69,8 @@ export function mount({ root, below, side, state }) {
     const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
     reach.style.left = `${100 * low}%`;
     reach.style.width = `${100 * (high - low)}%`;
-    return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title, !whole || isApart(each.scores.exact, whole.scores.exact) ? "" : h("small", { class: "note" }, " · not needed here"))),
-      h("span", { class: "track" }, length, reach, against), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
+    return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title, !whole || isApart(each.scores.exact, whole.scores.exact) ? "" : h("small", { class: "note" }, "no clear difference"))),
+      h("span", { class: "track" }, length, reach, against), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`), mark(told.texts[each.name], told.reference));
   }
 
   const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {
