@@ -210,7 +210,6 @@ def test_another_part_is_chosen(sight: Any) -> None:
 
 def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
     page = sight.open("block")
-    page.get_by_text("One word in several sentences").click()
     dots = page.locator(".spot")
     dots.first.wait_for()
     places = page.evaluate("""
