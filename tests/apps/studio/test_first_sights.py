@@ -193,9 +193,16 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     stages.nth(4).click()
     page.get_by_role("heading", name="5. Softmax").wait_for()
     assert stages.nth(4).get_attribute("aria-current") == "step"
-    page.get_by_label("Follow", exact=True).select_option("model")
+    page.get_by_role("button", name="A word in a model").click()
     sight.idle()
-    assert not stages.first.is_visible()  # a query alone has no matrices
+    sight.until("document.querySelectorAll('.stage-row button').length === 5")
+    assert stages.all_inner_texts() == [name for name in names if name != "Mask"]
+    assert stages.nth(3).get_attribute("aria-current") == "step"
+    rows = page.locator(".word-row button").count()
+    assert stages.nth(1).locator("rect:not(.mini-frame)").count() == rows  # a score for each word
+    # An address of a step that there is not becomes that of the step that is shown.
+    sight.open("steps?stage=3")
+    sight.until("location.search.includes('stage=5')")
 
 
 def test_another_part_is_chosen(sight: Any) -> None:
