@@ -150,8 +150,21 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     effect = page.get_by_text("in Why this word?").get_attribute("href")
     assert effect.startswith("/translate?model=en-de&text=The+cat")
     page.get_by_text("Names of the heads").click()
-    page.get_by_text("that only lean to a pattern").wait_for()
-    assert page.locator(".several .label").count() == 0
+    lean = page.get_by_text("that only lean to a pattern")
+    lean.click()
+    # The head that the card notes for a pronoun has that name, beside the pattern it leans to.
+    names = page.locator(".several .label").all_inner_texts()
+    assert names == (["what “sie” means"] if part == "cross" else [])
+    rows = page.get_by_role("row").all_inner_texts()
+    assert any("what “sie” means; separator" in row for row in rows) == (part == "cross")
+    # A line is as wide as its weight is large.
+    lines = page.locator(".link").evaluate_all(
+        "all => all.map((e) => [Number(e.dataset.weight), e.getAttribute('stroke-width')])"
+    )
+    assert all(float(wide) == pytest.approx(0.5 + 8 * share, abs=0.01) for share, wide in lines)
+    # A dotted frame is explained where there is one.
+    framed = page.locator(".head-grid .named:not([aria-pressed='true'])").count()
+    assert page.locator(".overview figcaption .example").count() == (framed > 0)
 
 
 def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
