@@ -167,17 +167,52 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     assert page.locator(".overview figcaption .example").count() == (framed > 0)
 
 
+FRAMES = """
+  (canvas) => {
+    const [pen, one] = [[canvas.width, canvas.height], [1, 1]].map((size) =>
+      new OffscreenCanvas(...size).getContext("2d", { willReadFrequently: true }));
+    pen.drawImage(canvas, 0, 0);
+    const { data, width } = pen.getImageData(0, 0, canvas.width, canvas.height);
+    const ratio = canvas.width / canvas.clientWidth;
+    return ["--glow", "--series-1"].map((name) => {
+      one.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name);
+      one.fillRect(0, 0, 1, 1);
+      const [r, g, b] = one.getImageData(0, 0, 1, 1).data;
+      const at = Array.from({ length: data.length / 4 }, (_, i) => i)
+        .filter((i) => data[4 * i] === r && data[4 * i + 1] === g && data[4 * i + 2] === b)
+        .map((i) => [(i % width) / ratio, Math.floor(i / width) / ratio]);
+      return [0, 1].map((k) => at.reduce((sum, each) => sum + each[k], 0) / at.length);
+    });
+  }
+"""
+
+
 def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
     page = sight.open("positions?place=7")
     words = page.locator(".hands .tick").all_text_contents()
-    assert words[:2] == ["one turn in 6.28 positions", "sin 0.66, cos 0.75"]  # of 7 radians
+    assert words[:3] == ["channels 0, 1", "one turn in 6.28", "sin 0.66, cos 0.75"]  # of 7 radians
     titles = page.locator("main figure h3").all_inner_texts()
     assert titles[:2] == ["Waves and hands: how a position is written in channels", "The table"]
+    assert "The vector of position 7" in titles
+    # The hands stand in the table: a frame around the row, and around each hand's two columns.
+    table = page.locator("figure canvas").first
+    (_, row), (column, _) = table.evaluate(FRAMES)
+    assert words[3] == "channels 10, 11"
+    tall, left = 300 / 64, 46
+    cell = (table.bounding_box()["width"] - left - 2) / 64
+    assert column == pytest.approx(left + 11 * cell, abs=cell / 2)
     turned = "e => e.style.transform"
     hand = page.locator(".hands .hand").first
     assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(7), abs=0.01)
     page.get_by_role("slider", name="Pairs of channels").focus()
     page.keyboard.press("ArrowRight")
+    sight.until("location.search.includes('place=8')")
+    assert table.evaluate(FRAMES)[0][1] - row == pytest.approx(tall, abs=1.5)
+    table.click(position={"x": left + 20, "y": 5 + 20.5 * tall})  # a row turns the hands, too
+    sight.until("location.search.includes('place=20')")
+    page.get_by_role("slider", name="Pairs of channels").focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowLeft")
     sight.until("location.search.includes('place=8')")
     assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(8), abs=0.01)
     # Rotated queries and keys: both hands turn, and the angle between them stays.
