@@ -241,7 +241,7 @@ function drawn(host, state) {
       const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
       host.replaceChildren(...(latest ? [h("div", { class: "columns linked" }, h("div", {}, turning.element, buttons), table.element)] : []), sentence,
         h("div", { class: "columns" }, latest ? "" : table.element, near.element, latest ? row.element : ""),
-        folded("All positions in a plane", h("div", { class: "columns" }, latest ? "" : row.element, waves ? "" : angle.element, plane.element)));
+        folded(latest ? "All positions in a plane" : "One position's vector, and all in a plane", h("div", { class: "columns" }, latest ? "" : row.element, waves ? "" : angle.element, plane.element)));
       sentence.textContent = said(settings);
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, tall: Math.min(14, Math.max(3, TALL / found.table.length)), rows: { label: "position" }, columns: { label: "channel" },
