@@ -71,8 +71,8 @@ PAGES: tuple[Page, ...] = (
         "steps",
         "Step by step",
         "One attention in numbers, on a model or on matrices you type.",
-        "Follow one word through attention in small numbers: what it seeks, what matches, what it "
-        "takes. Then follow a word through a model.",
+        "Follow a word through attention in small numbers: what it seeks, what matches, what it "
+        "takes; then in a model.",
     ),
     Page(
         "scale",

@@ -7,7 +7,7 @@ import { redrawn } from "./colours.js";
 import { shownPiece } from "./links.js";
 
 const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25, inside: 3 }; // so low that a block fits a screen
-const BAR = { step: 6, most: 40, least: 1.9, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
+const BAR = { step: 6, most: 40, least: 1.8, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
 const [VALUE, SHARE] = [42, 34]; // pixels of a number, and more for a word beside it
 const NAMED = 200; // pixels of a box: a narrower one has the share alone
 const SIGN = { words: 4, step: 13, height: 15 };

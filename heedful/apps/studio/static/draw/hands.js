@@ -7,7 +7,7 @@ import { redrawn, series } from "./colours.js";
 
 const [ROW, RADIUS, LEFT, RIGHT] = [74, 30, 8, 226]; // pixels; right of the waves stand clock and words
 const [NARROW, CLOCK, BELOW] = [480, 80, 24]; // in a narrow drawing the words stand below their wave
-const [SMALLEST, ROOM] = [150, 34]; // a clock's column, and words below it
+const [SMALLEST, ROOM] = [112, 34]; // a clock's column, and words below it
 const TICKS = 8; // positions that are named below the waves, at most
 
 const turnsIn = (frequency) => `one turn in ${number((2 * Math.PI) / frequency, 3)}`;
@@ -130,7 +130,8 @@ function build(host, { pairs, length, describe }) {
 
 function buildPairs(host, { pairs, gap, describe }) {
   const width = Math.max(300, host.clientWidth);
-  const columns = Math.min(pairs.length, Math.floor(width / SMALLEST));
+  const most = Math.min(pairs.length, Math.floor(width / SMALLEST));
+  const columns = Math.ceil(pairs.length / Math.ceil(pairs.length / most)); // rows of one length
   const step = width / columns;
   const radius = Math.min(56, step / 2 - 10);
   const tall = 2 * radius + ROOM + 44;
