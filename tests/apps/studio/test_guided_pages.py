@@ -518,6 +518,11 @@ def test_queries_are_made_of_tokens(look: Any) -> None:
         "K of “cat”, channel 2: 2 · 2 + 0 · 1 + 1 · 0 = 4"
     )
     assert page.locator(".matrix").nth(1).locator(".lit").all_inner_texts() == ["2", "1", "0"]
+    # The words stand in the address: without them Q, K and V are queries, keys and values.
+    look.until("location.search.includes('x=2+0+1')")
+    page = look.open("steps?q=1+0&k=1+0%0A0+1&v=33%0A55&scale=0&stage=6")
+    assert page.locator(".problem").count() == 0
+    assert page.locator(".made td").all_inner_texts() == ["44"]
 
 
 def test_a_word_is_the_query_by_a_click(look: Any, models: Any) -> None:

@@ -38,8 +38,10 @@ const EXAMPLES = {
   },
 };
 
+const { name: _, x: WORDS, ...OPENED } = EXAMPLES.tokens;
+
 export const defaults = (studio) => ({
-  ...EXAMPLES.tokens, scale: "", mask: "everything", bias: "none", stage: 0, all: false, ...followDefaults(studio),
+  ...OPENED, x: "", scale: "", mask: "everything", bias: "none", stage: 0, all: false, ...followDefaults(studio),
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
@@ -67,6 +69,9 @@ function read(written, name) {
 }
 
 export function mount({ root, side, state, studio }) {
+  // An address without matrices opens on words, which stand in it from then on: queries, keys and values of an address without X are these themselves.
+  const named = new URLSearchParams(location.search);
+  if (!["q", "k", "v", "x"].some((name) => named.has(name))) state.set({ x: WORDS });
   const example = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
     Object.entries(EXAMPLES).map(([key, each]) => h("option", { value: key }, each.name)));
   example.addEventListener("change", () => {
