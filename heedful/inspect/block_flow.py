@@ -54,8 +54,8 @@ class FlowPart(Result):
             for tensors without a vector per token.
         figures: summary statistics by name.
         about: sentence that explains the tensor.
-        vectors: [tokens, D] float32 vectors of the stream, and of what is added to it; of weights,
-            [queries, keys] their mean over heads; None for other tensors.
+        vectors: [tokens, D] float32 vectors; of a tensor with heads those of the first one, and
+            [queries, keys] of its scores, -inf where hidden, and weights; None for biases.
     """
 
     key: str
@@ -360,15 +360,13 @@ def _flow_part(step: _Step, value: np.ndarray, tokens: tuple[str, ...]) -> FlowP
     present = value[0] if step.heads is None else value[0][list(step.heads)]
     sizes: np.ndarray | None = None
     figures: dict[str, float] = {}
-    vectors = value[0] if step.on_stream or step.role == "output" else None
+    vectors = None if step.role == "bias" else present if present.ndim == 2 else present[0]
     if step.role in ("scores", "bias"):
         # Scores of hidden keys are −∞.
         finite = present[np.isfinite(present)]
         figures = {"lowest": float(finite.min()), "highest": float(finite.max())}
     elif step.role in ("weights", "routing"):
         figures = {"mean of the largest": float(present.max(-1).mean())}
-        if step.role == "weights":
-            vectors = present if present.ndim == 2 else present.mean(0)
     else:
         # [L, D] or [H, L, E]: lengths [L], or the mean over heads of [H, L].
         lengths = np.linalg.norm(present.astype(np.float64), axis=-1)

@@ -338,7 +338,7 @@ def test_steps_on_a_model(look, readers) -> None:
 def test_steps_on_a_model_are_chosen(look, readers, axe) -> None:
     page = look.open("steps?stage=6&all=1")
     assert page.locator("[data-stage]").count() == 5
-    page.get_by_label("Follow", exact=True).select_option("model")
+    page.get_by_role("button", name="A word in a model").click()
     page.wait_for_selector("[data-stage='6'] code")
     assert "encoder.0.self.context" in page.locator("[data-stage='6']").inner_text()
     page.get_by_label("Attention of").select_option("cross")

@@ -109,11 +109,11 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     page.locator(".word-row button").nth(2).click()
     visit.until("location.search.includes('word=2')")
     assert output.locator(".value").text_content() == visit.shown(float(sizes[2]), 3)
-    # What the word takes from each word, as the mean of the heads: from the source in the second.
+    # What the word takes from each word, in the first head: from the source in the second.
     cross = page.locator("[data-part='cross.weights']")
     row = parts["cross.weights"].vectors[2]
     best = parts["cross.memory"].tokens[int(row.argmax())].replace("\u2581", "·")
-    assert cross.locator(".value").text_content() == f"{best} {visit.shown(100 * row.max(), 2)} %"
+    assert cross.locator(".value").text_content() == f"{best} {100 * row.max():.0f} %"
     rises_of_row = cross.locator(".bar").evaluate_all("all => all.map(bar => bar.getBBox().height)")
     assert sorted(rises_of_row) == pytest.approx(
         sorted(max(0.5, max(rises_of_row) * float(share / row.max())) for share in row), abs=0.1
@@ -155,10 +155,18 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
         key = keys[len(said)]
         visit.until(f"document.querySelector('[data-part=\"{key}\"]').ariaPressed === 'true'")
         said.append(page.locator(".walk-block .said").inner_text())
+        if key in ("cross.scores", "cross.weights"):
+            # The open box has a bar for each word, of what the followed word gives it.
+            drawn = page.locator(".inside-bar").evaluate_all("all => all.map(x => x.dataset.value)")
+            assert [*map(float, drawn)] == pytest.approx(parts[key].vectors[2].tolist(), abs=1e-4)
+        if key == "self.sum":
+            rows = page.locator(".inside text").all_text_contents()
+            names = [text for text in rows if text[-1].isalpha()]
+            assert names == ["stream in", "+ output", "= sum"]
     assert len(said) == len(keys) == len(set(said))
     told_of = dict(zip(keys, said, strict=True))
     assert f"length {visit.shown(float(parts['input'].sizes[2]), 3)}" in told_of["input"]
-    assert f"“{best.strip('·')}” {visit.shown(100 * row.max(), 2)} %" in told_of["cross.weights"]
+    assert f"“{best.strip('·')}” {100 * row.max():.0f} %" in told_of["cross.weights"]
     before, after = (visit.shown(float(parts[k].sizes[2]), 3) for k in ("input", "self.sum"))
     assert f"length {before} becomes {after}" in told_of["self.sum"]
 

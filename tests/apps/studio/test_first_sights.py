@@ -138,21 +138,69 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     effect = page.get_by_text("in Why this word?").get_attribute("href")
     assert effect.startswith("/translate?model=en-de&text=The+cat")
     page.get_by_text("Names of the heads").click()
-    page.get_by_text("that only lean to a pattern").wait_for()
-    assert page.locator(".several .label").count() == 0
+    lean = page.get_by_text("that only lean to a pattern")
+    lean.click()
+    # The head that the card notes for a pronoun has that name, beside the pattern it leans to.
+    names = page.locator(".several .label").all_inner_texts()
+    assert names == (["what “sie” means"] if part == "cross" else [])
+    rows = page.get_by_role("row").all_inner_texts()
+    assert any("what “sie” means; separator" in row for row in rows) == (part == "cross")
+    # A line is as wide as its weight is large.
+    lines = page.locator(".link").evaluate_all(
+        "all => all.map((e) => [Number(e.dataset.weight), e.getAttribute('stroke-width')])"
+    )
+    assert all(float(wide) == pytest.approx(0.5 + 8 * share, abs=0.01) for share, wide in lines)
+    # A dotted frame is explained where there is one.
+    framed = page.locator(".head-grid .named:not([aria-pressed='true'])").count()
+    assert page.locator(".overview figcaption .example").count() == (framed > 0)
+
+
+FRAMES = """
+  (canvas) => {
+    const [pen, one] = [[canvas.width, canvas.height], [1, 1]].map((size) =>
+      new OffscreenCanvas(...size).getContext("2d", { willReadFrequently: true }));
+    pen.drawImage(canvas, 0, 0);
+    const { data, width } = pen.getImageData(0, 0, canvas.width, canvas.height);
+    const ratio = canvas.width / canvas.clientWidth;
+    return ["--glow", "--series-1"].map((name) => {
+      one.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name);
+      one.fillRect(0, 0, 1, 1);
+      const [r, g, b] = one.getImageData(0, 0, 1, 1).data;
+      const at = Array.from({ length: data.length / 4 }, (_, i) => i)
+        .filter((i) => data[4 * i] === r && data[4 * i + 1] === g && data[4 * i + 2] === b)
+        .map((i) => [(i % width) / ratio, Math.floor(i / width) / ratio]);
+      return [0, 1].map((k) => at.reduce((sum, each) => sum + each[k], 0) / at.length);
+    });
+  }
+"""
 
 
 def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
     page = sight.open("positions?place=7")
     words = page.locator(".hands .tick").all_text_contents()
-    assert words[:2] == ["one turn in 6.28 positions", "sin 0.66, cos 0.75"]  # of 7 radians
+    assert words[:3] == ["channels 0, 1", "one turn in 6.28", "sin 0.66, cos 0.75"]  # of 7 radians
     titles = page.locator("main figure h3").all_inner_texts()
     assert titles[:2] == ["Waves and hands: how a position is written in channels", "The table"]
+    assert "The vector of position 7" in titles
+    # The hands stand in the table: a frame around the row, and around each hand's two columns.
+    table = page.locator("figure canvas").first
+    (_, row), (column, _) = table.evaluate(FRAMES)
+    assert words[3] == "channels 10, 11"
+    tall, left = 300 / 64, 46
+    cell = (table.bounding_box()["width"] - left - 2) / 64
+    assert column == pytest.approx(left + 11 * cell, abs=cell / 2)
     turned = "e => e.style.transform"
     hand = page.locator(".hands .hand").first
     assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(7), abs=0.01)
     page.get_by_role("slider", name="Pairs of channels").focus()
     page.keyboard.press("ArrowRight")
+    sight.until("location.search.includes('place=8')")
+    assert table.evaluate(FRAMES)[0][1] - row == pytest.approx(tall, abs=1.5)
+    table.click(position={"x": left + 20, "y": 5 + 20.5 * tall})  # a row turns the hands, too
+    sight.until("location.search.includes('place=20')")
+    page.get_by_role("slider", name="Pairs of channels").focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowLeft")
     sight.until("location.search.includes('place=8')")
     assert float(hand.evaluate(turned)[7:-4]) == pytest.approx(-math.degrees(8), abs=0.01)
     # Rotated queries and keys: both hands turn, and the angle between them stays.
@@ -181,9 +229,16 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     stages.nth(4).click()
     page.get_by_role("heading", name="5. Softmax").wait_for()
     assert stages.nth(4).get_attribute("aria-current") == "step"
-    page.get_by_label("Follow", exact=True).select_option("model")
+    page.get_by_role("button", name="A word in a model").click()
     sight.idle()
-    assert not stages.first.is_visible()  # a query alone has no matrices
+    sight.until("document.querySelectorAll('.stage-row button').length === 5")
+    assert stages.all_inner_texts() == [name for name in names if name != "Mask"]
+    assert stages.nth(3).get_attribute("aria-current") == "step"
+    rows = page.locator(".word-row button").count()
+    assert stages.nth(1).locator("rect:not(.mini-frame)").count() == rows  # a score for each word
+    # An address of a step that there is not becomes that of the step that is shown.
+    sight.open("steps?stage=3")
+    sight.until("location.search.includes('stage=5')")
 
 
 def test_another_part_is_chosen(sight: Any) -> None:
@@ -198,7 +253,6 @@ def test_another_part_is_chosen(sight: Any) -> None:
 
 def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
     page = sight.open("block")
-    page.get_by_text("One word in several sentences").click()
     dots = page.locator(".spot")
     dots.first.wait_for()
     places = page.evaluate("""

@@ -487,39 +487,48 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
 
 def test_a_number_shows_what_it_is_made_of(look: Any) -> None:
     page = look.open("steps?stage=1")
-    page.locator(".made tbody tr").nth(1).locator("td").nth(2).hover()
-    assert page.locator(".equation + .readout").inner_text() == (
-        "“love” · “cats”: 0 · 1 + 1 · 0 + 1 · 1 + 0 · 0 = 1"
-    )
+    page.locator(".made tbody tr").nth(2).locator("td").nth(0).hover()
+    assert page.locator(".equation + .readout").inner_text() == "“it” · “cat”: 1 · 0 + 2 · 4 = 8"
     [q, transposed, product] = [
         [row.locator("td.lit").all_inner_texts() for row in part.locator("tbody tr").all()]
         for part in page.locator(".equation .matrix").all()
     ]
-    assert q == [[], ["0", "1", "1", "0"], []]
-    assert transposed == [["1"], ["0"], ["1"], ["0"]]
-    assert product == [[], ["1"], []]
+    assert q == [[], [], ["1", "2"]]
+    assert transposed == [["0"], ["4"]]
+    assert product == [[], [], ["8"]]
     page.locator(".made tbody tr").nth(1).locator("td").nth(2).click()
     look.until("location.search.includes('query=2')")
 
 
 def test_queries_are_made_of_tokens(look: Any) -> None:
     page = look.open("steps")
+    page.get_by_label("Examples").select_option("love")
     page.get_by_role("link", name="see X become Q, K and V").click()
-    page.locator(".equation").nth(2).wait_for()
-    tokens = torch.tensor([[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]])
-    for place, weights in enumerate(
-        ([[1, 0], [0, 1], [1, 1], [0, 1]], [[0, 1], [1, 0], [1, 0], [1, 1]])
-    ):
-        made = page.locator(".equation").nth(place).locator(".made tbody tr").all()
+    page.locator(".equation.crossed").wait_for()
+    tokens = torch.tensor([[2, 0, 1], [0, 2, 1], [1, 1, 0]])
+    all_weights = [[0, 1], [1, 1], [2, 1]], [[0, 2], [1, 1], [0, 0]], [[4, 0], [0, 3], [0, 1]]
+    for place, weights in enumerate(all_weights):
+        made = page.locator(".made").nth(place).locator("tbody tr").all()
         assert [row.locator("td").all_inner_texts() for row in made] == [
             [str(value) for value in row] for row in (tokens @ torch.tensor(weights)).tolist()
         ]
+    # A number of a product marks its row of X and its column of that matrix.
+    page.locator(".made").nth(1).locator("td").nth(1).hover()
+    assert page.locator(".equation + .readout").inner_text() == (
+        "K of “cat”, channel 2: 2 · 2 + 0 · 1 + 1 · 0 = 4"
+    )
+    assert page.locator(".matrix").nth(1).locator(".lit").all_inner_texts() == ["2", "1", "0"]
+    # The words stand in the address: without them Q, K and V are queries, keys and values.
+    look.until("location.search.includes('x=2+0+1')")
+    page = look.open("steps?q=1+0&k=1+0%0A0+1&v=33%0A55&scale=0&stage=6")
+    assert page.locator(".problem").count() == 0
+    assert page.locator(".made td").all_inner_texts() == ["44"]
 
 
 def test_a_word_is_the_query_by_a_click(look: Any, models: Any) -> None:
     page = look.open("steps")
-    page.locator(".word-row [data-word='2']").click()
-    look.until("location.search.includes('query=3')")
+    page.locator(".word-row [data-word='1']").click()
+    look.until("location.search.includes('query=2')")
     page = look.open(f"steps?on=model&model=lm&stage=5&all=1&text={URL}")
     word = page.locator(".word-row [data-word='0']")
     word.focus()

@@ -114,9 +114,9 @@ def test_the_unseen_part_is_shaded(visit: Any) -> None:
     shade = page.locator(".unseen-part").bounding_box()
     share = (shade["x"] - plot["x"]) / plot["width"]
     assert 0.45 < share < 0.6  # half of the axis, after the room for its numbers
-    page.get_by_label("Positions", exact=True).select_option("learned")
+    page.get_by_role("button", name="Learned").click()
     page.wait_for_selector("text=lies past the learned positions")
-    page.get_by_label("Positions", exact=True).select_option("rotary")
+    page.get_by_role("button", name="Rotary").click()
     page.wait_for_selector("text=Each pair of channels, by position")
     visit.idle()
     page.get_by_label("Stretched by").select_option("yarn")

@@ -272,9 +272,9 @@ def test_every_page_with_a_drawing_saves_it(visit: Any, address: str) -> None:
 
 def test_a_map_of_colours_is_saved_as_an_image(visit: Any) -> None:
     page = visit.open("block?model=learned&text=the+cat&measure=added")  # which opens its fold
-    maps = page.locator("section figure").first
+    maps = page.locator("details[open] figure").first
     maps.locator("canvas").wait_for()
-    image = ElementTree.fromstring(save(page, "SVG", "section figure")).find(f".//{SVG}image")
+    image = ElementTree.fromstring(save(page, "SVG", "details[open] figure")).find(f".//{SVG}image")
     assert image is not None
     content = base64.b64decode(image.attrib["href"].partition(",")[2])
     assert Image.open(io.BytesIO(content)).width > 100

@@ -201,12 +201,11 @@ def test_positions(visit: Any, given: Any) -> None:
     picture.focus()
     for _ in range(3):
         picture.press("ArrowDown")
-    page.get_by_text("One position's vector").click()
     one = page.locator("figure", has_text="The vector of position 2")
     curve = [next(filter(None, each)) for each in one_column(visit, one)]  # sines and cosines apart
     assert curve == [visit.shown(f(2 / w)) for w in (1, 100) for f in (math.sin, math.cos)]
 
-    page.get_by_label("Positions", exact=True).select_option("learned")
+    page.get_by_role("button", name="Learned").click()
     page.wait_for_selector("text=as trained")
     visit.idle()
     model, _ = load_model(given.learned)
@@ -216,15 +215,15 @@ def test_positions(visit: Any, given: Any) -> None:
     weights = model.source_input.positions.weight.detach()
     assert row == [visit.shown(float(value), 3) for value in weights[3]]
 
-    page.get_by_label("Positions", exact=True).select_option("t5")
+    page.get_by_role("button", name="T5 buckets").click()
     visit.idle()
     page.get_by_label("Table").select_option(label="t5 · encoder.position_bias")
     page.get_by_text("The same as colours").click()
     page.locator("figure", has_text="By head and distance").locator("canvas").wait_for()
     assert page.locator(".legend li").all_inner_texts() == ["head 1", "head 2"]
 
-    for scheme in ("rotary", "alibi"):
-        page.get_by_label("Positions", exact=True).select_option(scheme)
+    for scheme, name in (("rotary", "Rotary"), ("alibi", "ALiBi")):
+        page.get_by_role("button", name=name).click()
         visit.idle()
         visit.until(f"location.search.includes('scheme={scheme}')")
         assert page.locator("figure svg, figure canvas").count() >= 2
@@ -335,6 +334,8 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
 
 def test_steps(visit: Any) -> None:
     page = visit.open("steps?stage=6&all=1")
+    page.get_by_label("Examples").select_option("love")
+    visit.idle()
     q = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 1]]).double()
     k = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 1, 0]]).double()
     expected = (q @ k.T / 2).softmax(-1)
@@ -346,7 +347,7 @@ def test_steps(visit: Any) -> None:
     assert cells(5) == [[visit.shown(float(w), 3) for w in row] for row in expected]
 
     page.get_by_role("button", name="Back").click()
-    assert page.locator("[data-stage]").count() == 4
+    assert page.locator("[data-stage]").count() == 5  # all steps, also those to come
     page.get_by_text("Type your own numbers").click()
     page.get_by_label("Mask").fill("causal")
     visit.idle()
@@ -366,7 +367,7 @@ def test_steps(visit: Any) -> None:
     page.get_by_label("Keys K").fill("1 two")
     visit.idle()
     assert "“two” is no number" in page.locator(".problem").inner_text()
-    page.get_by_label("Examples").select_option(index=6)
+    page.get_by_label("Examples").select_option("tokens")
     visit.idle()
     assert page.locator(".problem").count() == 0
     assert page.get_by_label("Weights WQ").is_visible()

@@ -71,8 +71,8 @@ PAGES: tuple[Page, ...] = (
         "steps",
         "Step by step",
         "One attention in numbers, on a model or on matrices you type.",
-        "Follow one query through attention, step by step. Type numbers, begin with an example, or "
-        "follow a word through a head of a model; the code that runs the models computes them all.",
+        "Follow a word through attention in small numbers: what it seeks, what matches, what it "
+        "takes; then in a model.",
     ),
     Page(
         "scale",
@@ -101,7 +101,7 @@ PAGES: tuple[Page, ...] = (
         "Block",
         "A sentence through a block: shapes, sizes, and the residual stream beside it.",
         "Attention mixes the words, the feed-forward network works on each word alone. Both add "
-        "what they find to a stream of vectors that runs past them, on the left. Click a box.",
+        "what they find to a stream of vectors that runs past them, on the left.",
     ),
     Page(
         "masks",

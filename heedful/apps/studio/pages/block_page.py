@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -28,6 +29,8 @@ from heedful.search.alignment import token_words
 MOST_CONTEXTS = 16
 CHANNELS = 32
 """Channels of a vector that are drawn; all of them would be too narrow to tell apart."""
+WIDENED = 4 * CHANNELS
+"""Channels of an inner layer that are drawn: it is about four times as wide."""
 MOST_STRIPS = 40
 """Maximum number of tokens whose vectors are returned."""
 PUNCTUATION = " .,;:!?\"'()“”"
@@ -58,13 +61,20 @@ def flow(request: FlowRequest, workspace: Workspace) -> dict[str, Any]:
 def _channels(part: FlowPart) -> Any:
     """Return the first channels of each token's vector, [tokens, channels]; null without them.
 
-    Weights are whole rows, [queries, keys].
+    Scores and weights are whole rows, [queries, keys], with null for hidden scores.
     """
     if part.vectors is None or len(part.tokens) > MOST_STRIPS:
         return None
-    if part.role == "weights":
-        return round_digits(part.vectors) if part.vectors.shape[-1] <= MOST_STRIPS else None
-    return round_digits(part.vectors[:, :CHANNELS])
+    if part.role in ("scores", "weights"):
+        if part.vectors.shape[-1] > MOST_STRIPS:
+            return None
+        seen = np.isfinite(part.vectors)
+        rows = round_digits(np.where(seen, part.vectors, 0))
+        return [
+            [value if is_seen else None for value, is_seen in zip(*row, strict=True)]
+            for row in zip(rows, seen, strict=True)
+        ]
+    return round_digits(part.vectors[:, : WIDENED if part.role == "inner" else CHANNELS])
 
 
 @call(StackRequest)

@@ -2,7 +2,7 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { figure, folded, h, number } from "./dom.js";
+import { figure, folded, h, number, section } from "./dom.js";
 import { facts } from "./draw/facts.js";
 import { scatterChart } from "./draw/scatter.js";
 import { placesOf } from "./subject.js";
@@ -61,12 +61,9 @@ export function contexts(state, studio) {
     else if (changed.includes("cdepth")) draw();
   });
   ask();
-  const whole = folded("One word in several sentences: attention brings in its neighbours",
+  return section("One word in several sentences: attention brings in its neighbours",
     body, folded("Choose the word, its sentences and the block", h("div", { class: "panel" },
       models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
       text(state, "cword", { label: "Word" }), depth,
       text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));
-  // Whoever comes by an address with sentences of its own wants to see them.
-  whole.open = state.differs(Object.keys(contextDefaults(studio)));
-  return whole;
 }

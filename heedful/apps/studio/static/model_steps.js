@@ -1,7 +1,7 @@
 // Step by step on a model: one query of one head, from its products to what it takes away.
 
 import { call, live } from "./api.js";
-import { choice } from "./controls.js";
+import { choice, more } from "./controls.js";
 import { folded, h, number, table } from "./dom.js";
 import { barChart } from "./draw/bars.js";
 import { series } from "./draw/colours.js";
@@ -12,6 +12,7 @@ import { exampleHead, openedHead, pieceOf, placesOf, subjectDefaults, subjectFie
 import { renewWords } from "./words.js";
 
 export const KINDS = ["translator", "causal_lm", "encoder"];
+const SHORT = { channels: 8, cell: [7, 6], number: [18, 6] }; // pixels of small matrices
 const PARTS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
 
 /** The models that read text. */
@@ -28,10 +29,10 @@ export const tinted = (content, index, side, shift = 1) => h("span", { class: `t
 /** The number of the stage that is reached, among those there are: of one that is not, the next. */
 export const reached = (there, { stage }) => there.findIndex((each) => each >= stage);
 
-/** The step that is reached, or all so far below each other, of the stages there are. */
+/** The step that is reached, or all below each other, of the stages there are. */
 export function inPlace(parts, values, names, there) {
   const at = reached(there, values);
-  return there.slice(values.all ? 0 : at, at + 1).map((stage) => h("section", { "data-stage": stage, class: stage === there[at] ? "reached" : null },
+  return there.slice(values.all ? 0 : at, values.all ? there.length : at + 1).map((stage) => h("section", { "data-stage": stage, class: stage === there[at] ? "reached" : null },
     h("h2", {}, `${there.indexOf(stage) + 1}. ${names[stage]}`), parts[stage]()));
 }
 
@@ -64,7 +65,8 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] }),
     head: choice(state, "head", { label: "Head", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] }),
   };
-  const settings = [...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields)];
+  const others = second.elements.length ? [more("More settings", ...second.elements)] : [];
+  const settings = [...subjectFields(state, studio, KINDS, { rows: 1 }), ...others, ...Object.values(fields)];
   const body = h("div", {});
   let last = null;
   const ask = live(body, async (signal) => {
@@ -111,6 +113,7 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     fields: settings,
     body,
     has,
+    inShort: () => (last ? stagesInShort(last, names) : []),
     /** Heed that settings have changed. */
     changed(which) {
       if (which.length === 1) state.set(begun(which[0]));
@@ -119,6 +122,16 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
       else ask();
     },
   };
+}
+
+/** The numbers of each stage as small matrices, a row for each key. */
+function stagesInShort(found, names) {
+  const [first, column] = [(vector) => vector.slice(0, SHORT.channels), (of, more = {}) => [{ values: found.keys.map((key) => [of(key)]), cell: SHORT.number, followed: false, ...more }]];
+  const vectors = (of) => ({ values: found.keys.map((key) => first(of(key))), cell: SHORT.cell, followed: false });
+  const hidden = found.keys.map(({ score }) => [score === null]);
+  const biased = (key) => key.scaled + (key.bias ?? 0);
+  return [[{ values: [first(found.query)], cell: SHORT.cell }, vectors((key) => key.vector), vectors((key) => key.value)], column((key) => key.raw), column((key) => key.scaled), column(biased),
+    column(biased, { hidden }), column((key) => key.weight, { kind: "share", hidden }), [{ values: [first(found.mixed)], cell: SHORT.cell }]].map((matrices, stage) => ({ stage, name: names[stage], matrices }));
 }
 
 /** What begins anew when one thing alone is chosen. */

@@ -6,8 +6,11 @@ import { clearHeads, exampleHead, placeNamed } from "./subject.js";
 
 const percent = (share) => `${number(100 * share, 2)} %`;
 
-/** The relations that a head finds better than a fixed place, joined to a name; undefined without one. */
-export const relationName = (studio, model, head) => relationsOf(studio, model, head).map((each) => each.relation).join(", ") || undefined;
+/** What a head finds: what a pronoun means, where a translator's card notes it for that, and relations that it finds better than a fixed place; undefined without one. */
+export function relationName(studio, model, head) {
+  const noted = placeNamed(studio, model)?.noted_head;
+  return [...(noted?.part === "cross" && isAt(noted, head) ? [`what “${noted.word}” means`] : []), ...relationsOf(studio, model, head).map((each) => each.relation)].join(", ") || undefined;
+}
 
 /** What was measured of a head alone, as sentences; empty where nothing was. */
 export function relationEvidence(studio, model, head) {

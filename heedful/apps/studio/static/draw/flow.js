@@ -2,12 +2,14 @@
 // the right. Where a part stands follows from what it is and what it reads, as the library says.
 
 import { number, s } from "../dom.js";
+import { insideOf, insidePicture } from "./block_inside.js";
 import { redrawn } from "./colours.js";
 import { shownPiece } from "./links.js";
 
-const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25 }; // so low that a block fits a screen
-const BAR = { step: 6, most: 40, least: 2, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
-const SHARE = 34; // pixels more for a word beside its number
+const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25, inside: 3 }; // so low that a block fits a screen
+const BAR = { step: 6, most: 40, least: 1.8, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
+const [VALUE, SHARE] = [42, 34]; // pixels of a number, and more for a word beside it
+const NAMED = 200; // pixels of a box: a narrower one has the share alone
 const SIGN = { words: 4, step: 13, height: 15 };
 
 /** Whether a piece is no word: an end, another special token, or a full stop. Models keep huge vectors there. */
@@ -30,8 +32,11 @@ function beside(part, before) {
   return part.role === "sum" || both || (part.role === "memory" && before.role === "norm" && !before.on_stream);
 }
 
-/** Rows, and columns of the branch from 0; −1 is the stream's. A band's title takes a row's free right side, or room of its own. */
-function arranged(parts, titles) {
+/**
+ * Rows, and columns of the branch from 0; −1 is the stream's. A band's title takes a row's free right side, or room of its own.
+ * @param open the part whose row has `room` below it, for what is in it
+ */
+function arranged(parts, titles, open, room) {
   const columns = parts.some((part) => part.role === "bias") ? 4 : 3;
   const last = columns - 1;
   const spans = {
@@ -41,25 +46,32 @@ function arranged(parts, titles) {
   const places = new Map();
   const bands = new Map();
   const step = BOX.height + BOX.gap;
-  let y = 4 - step;
+  let [y, below] = [4 - step, 0]; // what is open in this row stands below it
   parts.forEach((part, i) => {
-    if (!beside(part, parts[i - 1])) y += step;
+    const free = below === 0;
+    if (!beside(part, parts[i - 1])) {
+      y += step + below;
+      below = 0;
+    }
+    if (part.key === open) below = room;
     if (!part.on_stream && titles.has(part.place)) {
       if (!bands.has(part.place)) {
-        if (!parts[i - 1]?.on_stream || parts[i - 1].role === "sum") y += BOX.head;
+        if (!parts[i - 1]?.on_stream || parts[i - 1].role === "sum" || !free) y += BOX.head;
         bands.set(part.place, { from: y - BOX.head - BOX.gap / 2, ...titles.get(part.place) });
       }
-      bands.get(part.place).to = y + BOX.height + 4;
+      bands.get(part.place).to = y + BOX.height + 4 + below;
     }
     const narrow = part.role === "norm" && part.place === "cross"; // the memory stands beside it
     const [from, to] = part.on_stream ? [-1, -1] : spans[part.role] ?? [0, narrow ? last - 2 : last];
     places.set(part.key, { y, from, to });
   });
-  return { places, columns, bands: [...bands.values()], height: y + BOX.height + 6 };
+  return { places, columns, bands: [...bands.values()], height: y + BOX.height + 6 + below };
 }
 
 function draw(host, { parts, names, says, bands: titles, chosen, choose, word, describe }) {
-  const { places, columns, bands, height } = arranged(parts, titles);
+  const open = parts.find(({ key }) => key === chosen);
+  const inside = insideOf(open, parts, names, word);
+  const { places, columns, bands, height } = arranged(parts, titles, chosen, inside ? inside.height + BOX.inside : 0);
   const width = Math.min(720, Math.max(300, host.clientWidth));
   const stream = Math.min(BOX.stream, width / 3.4);
   const left = stream + BOX.between;
@@ -84,6 +96,10 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
       svg.append(s("path", { class: from.stream && to.stream ? "flow stream" : "flow", d: wire(from, to), "marker-end": "url(#flow-tip)", "data-from": key, "data-to": part.key }));
     }
   }
+  if (inside) {
+    const x = open.on_stream ? 3 : left - 2;
+    svg.append(insidePicture(inside, { x, y: places.get(chosen).y + BOX.height + BOX.inside, width: width - x - 2 }));
+  }
   if (width > 560) svg.append(...streamNote(parts.filter((part) => part.on_stream).map(({ key }) => box(key))));
   // One scale, that of the words, so that a sum and its parts compare.
   const sizes = parts.filter(hasBars).flatMap((part) => part.sizes.map((size, i) => [size, isMark(part.tokens[i])]));
@@ -94,7 +110,7 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
     const followed = part.tokens.join() === own ? word : -1;
     const shares = sharesOf(part, parts, followed);
     const element = node(part, place, { shares, name: names.get(part.key), says: says.get(part.key) ?? "", chosen: part.key === chosen, choose, word: followed });
-    if (shares) element.append(...bars({ sizes: shares.row, tokens: shares.tokens }, { ...place, width: place.width - SHARE }, names.get(part.key), shares.most, shares.best, (share) => `${number(100 * share, 3)} % of its attention`));
+    if (shares) element.append(...bars({ sizes: shares.row, tokens: shares.tokens }, { ...place, width: place.width - (place.width < NAMED ? -8 : SHARE) }, names.get(part.key), shares.most, shares.best, (share) => `${number(100 * share, 3)} % of its attention`));
     else if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest, followed));
     return element;
   });
@@ -144,7 +160,7 @@ function sign(x, y, mixes) {
 
 /** The lengths of the tokens' vectors, a bar each, before the number at the right end: words first, then marks, which are broken where they are longer. */
 function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word, tell = (size) => `length ${number(size, 3)}`) {
-  const right = x + width - 42;
+  const right = x + width - VALUE;
   const step = Math.min(BAR.step, (right - x - 8.3 * name.length - 18 - BAR.apart) / sizes.length);
   if (step < BAR.least) return [];
   const order = sizes.map((_, i) => i).sort((a, b) => isMark(tokens[a]) - isMark(tokens[b]) || a - b);
@@ -171,7 +187,7 @@ function node(part, { x, y, width, height }, { name, says, chosen, choose, word,
   const [size, most] = [part.figures["mean length"], part.figures["mean of the largest"]];
   const figure = size !== undefined ? `length ${number(size, 3)}` : most !== undefined ? `largest weight ${number(most, 2)}` : null;
   const drawn = shares ? shares.row : hasBars(part) ? part.sizes : null;
-  const value = shares ? `${shownPiece(shares.tokens[shares.best])} ${number(100 * shares.most, 2)} %` : drawn && word >= 0 ? number(part.sizes[word], 3) : "";
+  const value = shares ? `${width < NAMED ? "" : `${shownPiece(shares.tokens[shares.best])} `}${Math.round(100 * shares.most)} %` : drawn && word >= 0 ? number(part.sizes[word], 3) : "";
   const room = width - 7.6 * name.length - 18 - (drawn ? drawn.length * BAR.step + BAR.apart + 46 + (shares ? SHARE : 0) : 0);
   const fits = width - 7.8 * name.length - 7 * value.length > 20;
   const label = `${name}${says ? `, ${says}` : ""}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;

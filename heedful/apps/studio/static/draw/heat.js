@@ -16,7 +16,8 @@ const FLAT = 380; // height of a map whose cells need not be square
  *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels; tall: height of a row;
  *   shade: from a number to its share of the ramp, whose ends are then named by `ends`, or numbers on it by `ticks`;
  *   apart: cells in the second colour, of a map with `shade`; choose: called with the row and column of a cell that is clicked, or read and entered;
- *   marked: {side: "row" or "column", index} with a frame around it
+ *   marked: {side: "row" or "column", index, count: 1 unless said, colour: the name of a property of the page, that of what glows unless said} with a frame around it, or several;
+ *     the host's function `mark` marks others
  */
 export function heatMap(host, map) {
   host.numbers = () => ({ title: map.describe, columns: ["", ...columnNames(map)], rows: map.values.map((row, i) => [map.rows.names?.[i] ?? i, ...row.map((value, j) => (map.hidden?.[i]?.[j] ? null : value))]) });
@@ -58,11 +59,16 @@ function draw(host, map) {
   paint(pen, map, sizes, colour);
   label(pen, map, sizes, host);
   const readout = h("p", { class: "readout", role: "status" });
-  listen(canvas, readout, map, sizes, pen, () => {
+  const again = () => {
     pen.clearRect(0, 0, sizes.right + 2, height);
     paint(pen, map, sizes, colour);
     label(pen, map, sizes, host);
-  });
+  };
+  host.mark = (marked) => {
+    map.marked = marked;
+    again();
+  };
+  listen(canvas, readout, map, sizes, pen, again);
   const parts = [canvas, key(map, most, colour), readout];
   if (rows * columns <= TABLE_CELLS) parts.push(folded("Numbers", () => numbers(map)));
   host.replaceChildren(...parts);
@@ -86,13 +92,14 @@ function paint(pen, map, sizes, colour) {
   frame(pen, map, sizes);
 }
 
-/** A frame around the row or column that is chosen. */
-function frame(pen, { marked, values }, { left, top, cell, tall }) {
-  if (!marked) return;
-  pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--glow");
-  pen.lineWidth = 2.5;
-  if (marked.side === "row") pen.strokeRect(left, top + marked.index * tall, cell * values[0].length, tall);
-  else pen.strokeRect(left + marked.index * cell, top, cell, tall * values.length);
+/** Frames around the rows or columns that are chosen. */
+function frame(pen, { marked = [], values }, { left, top, cell, tall }) {
+  for (const { side, index, count = 1, colour = "--glow" } of [marked].flat().filter(Boolean)) {
+    pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue(colour);
+    pen.lineWidth = 2.5;
+    if (side === "row") pen.strokeRect(left, top + index * tall, cell * values[0].length, tall * count);
+    else pen.strokeRect(left + index * cell, top, cell * count, tall * values.length);
+  }
 }
 
 /** Slanted lines on the ground of what is hidden: one pattern over all cells, which may be too small for a line each. */

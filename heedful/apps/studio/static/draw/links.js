@@ -78,7 +78,7 @@ export function linkPicture(host, picture) {
     const found = linesOf(picture, now);
     const line = ([row, column, head, weight], kind, opacity) => s("path", {
       d: `M0 ${(row + 0.5) * LINE}C${width / 2} ${(row + 0.5) * LINE} ${width / 2} ${(column + 0.5) * LINE} ${width} ${(column + 0.5) * LINE}`,
-      class: kind, stroke: picture.colour(head), "stroke-width": (0.6 + 2.6 * weight).toFixed(2),
+      class: kind, stroke: picture.colour(head), "stroke-width": (0.5 + (kind === "pale" ? 4 : 8) * weight).toFixed(2),
       "stroke-opacity": Math.min(1, opacity).toFixed(2), "data-link": `${row},${column},${head}`, "data-weight": weight,
     });
     const others = now && picture.others?.length ? linesOf({ ...picture, heads: picture.others }, now).lines : [];

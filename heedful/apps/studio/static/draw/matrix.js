@@ -23,41 +23,48 @@ export function matrix(options) {
  * Matrices with signs between them, of which the last is made from the others. Pointing at one of
  * its numbers marks what it comes from, and says how.
  * @param terms options of `matrix`, and signs as text
- * @param made {from: (i, j) → [[index of a matrix, "row", "column" or "cell"]], tell: (i, j) → text,
- *   choose: called with the row that is clicked, at: [i, j] that is marked first}
+ * @param made {from: (i, j, k) → [[index of a matrix, "row", "column" or "cell"]], tell: (i, j, k) → text,
+ *   choose: called with the row that is clicked, at: [i, j, k] that is marked first,
+ *   results: how many of the last are made, 1 unless said, of which k is one,
+ *   crossed: whether each of them stands below a factor and beside the first}
  */
-export function equation(terms, { from, tell, choose, at }) {
+export function equation(terms, { from, tell, choose, at, results = 1, crossed = false }) {
   const parts = terms.map((term) => (typeof term === "string" ? h("span", { class: "between" }, term) : matrix(term)));
   const matrices = parts.filter((each) => each.classList.contains("matrix"));
-  const made = matrices.at(-1);
-  made.classList.add("made");
+  const made = matrices.slice(-results);
+  for (const each of made) each.classList.add("made");
   const said = h("p", { class: "readout", role: "status" });
   const rowsOf = (part) => [...part.querySelectorAll("tbody tr")].map((row) => [...row.querySelectorAll("td")]);
-  const mark = (i, j) => {
+  const mark = (i, j, k = 0) => {
     for (const cell of parts.flatMap((part) => [...part.querySelectorAll(".lit")])) cell.classList.remove("lit");
-    for (const [index, what] of [...from(i, j), [matrices.length - 1, "cell"]]) {
+    for (const [index, what] of [...from(i, j, k), [matrices.length - results + k, "cell"]]) {
       const rows = rowsOf(matrices[index]);
       const lit = what === "row" ? rows[i] : what === "column" ? rows.map((row) => row[j]) : [rows[i][j]];
       for (const cell of lit) cell.classList.add("lit");
     }
-    said.textContent = tell(i, j);
+    said.textContent = tell(i, j, k);
   };
-  const placeOf = (event) => {
-    const rows = rowsOf(made);
-    const i = rows.findIndex((row) => row.includes(event.target.closest("td")));
-    return i < 0 ? null : [i, rows[i].indexOf(event.target.closest("td"))];
-  };
-  made.addEventListener("pointerover", (event) => {
-    const place = placeOf(event);
-    if (place) mark(...place);
-  });
-  made.addEventListener("click", (event) => {
-    const place = placeOf(event);
-    if (place) choose(place[0]);
+  made.forEach((each, k) => {
+    const placeOf = (event) => {
+      const rows = rowsOf(each);
+      const i = rows.findIndex((row) => row.includes(event.target.closest("td")));
+      return i < 0 ? null : [i, rows[i].indexOf(event.target.closest("td")), k];
+    };
+    each.addEventListener("pointerover", (event) => {
+      const place = placeOf(event);
+      if (place) mark(...place);
+    });
+    each.addEventListener("click", (event) => {
+      const place = placeOf(event);
+      if (place) choose(place[0]);
+    });
   });
   redrawn(said, () => mark(...at)); // after the matrices, which lose their marks
-  return [h("div", { class: "equation" }, parts), said];
+  return [h("div", { class: crossed ? "equation crossed" : "equation" }, parts), said];
 }
+
+/** A name with what follows “_” below the line. */
+export const captioned = (name) => h("span", {}, name.split("_")[0], name.includes("_") ? h("sub", {}, name.split("_")[1]) : "");
 
 function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false, shift = 1 }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
@@ -72,7 +79,7 @@ function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidd
   };
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: "cells" },
-      h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
+      h("caption", {}, captioned(caption), h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
       columnNames ? h("thead", {}, h("tr", {}, rowNames ? h("td", {}) : "", columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + shift) } }, name)))) : "",
       h("tbody", {}, values.map((row, i) => h("tr", { class: i === highlight ? "chosen" : null },
         rowNames ? h("th", { scope: "row", style: { color: series(i + (keys ? shift : 0)) } }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));

@@ -134,15 +134,15 @@ function flowPart({ key, role, address, reads, about, onStream }, { shape, value
     sizes,
     figures,
     about,
-    channels: tokens.length > MOST_STRIPS ? null : role === "weights" ? meanOfHeads({ shape, values })
-      : onStream || role === "output" ? rowsOf({ shape, values }).map((row) => Array.from(row.subarray(0, CHANNELS), significant)) : null,
+    channels: channelsOf(role, rowsOf({ shape, values }).slice(0, tokens.length)),
   };
 }
 
-/** Weights of queries and keys, as the mean over heads; null where the keys are too many. */
-function meanOfHeads({ shape: [heads, queries, keys], values }) {
-  return keys > MOST_STRIPS ? null : Array.from({ length: queries }, (_, query) => Array.from({ length: keys }, (__, key) =>
-    significant(mean(Array.from({ length: heads }, (___, head) => values[(head * queries + query) * keys + key])))));
+/** The first channels of each token's vector in the first head; of scores and weights whole rows, with null for what is hidden. */
+function channelsOf(role, rows) {
+  if (rows.length > MOST_STRIPS) return null;
+  if (role !== "scores" && role !== "weights") return rows.map((row) => Array.from(row.subarray(0, (role === "inner" ? 4 : 1) * CHANNELS), significant));
+  return rows[0].length > MOST_STRIPS ? null : rows.map((row) => Array.from(row, (value) => (Number.isFinite(value) ? significant(value) : null)));
 }
 
 const mean = (numbers) => numbers.reduce((sum, each) => sum + each, 0) / numbers.length;

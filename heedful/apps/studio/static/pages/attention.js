@@ -57,11 +57,11 @@ export function mount({ root, below, side, state, studio }) {
   const evidence = h("p", { class: "note" });
   const measured = folded("What was measured of this head", evidence);
   const matrix = figure("The same as a matrix");
-  const beside = h("div", {}, whole.element, measured, matrix.element);
-  const which = h("div", { class: "row which" }, part, layer, heads);
-  root.append(view, which, h("div", { class: "pair" }, body, beside));
+  const beside = h("div", {}, whole.element, heads, measured, matrix.element);
+  const which = h("div", { class: "row which" }, view, part, layer);
+  root.append(which, h("div", { class: "pair" }, body, beside));
   const hears = hearing(below, state, second);
-  const named = labelled(below, state);
+  const named = labelled(below, state, (head) => relationName(studio, state.values.model, head));
   const relations = h("div", {});
   named.element.append(relations);
   const relate = () => relations.replaceChildren(relationSection(studio, state.values.model,
@@ -110,7 +110,7 @@ export function mount({ root, below, side, state, studio }) {
     for (const old of region) old.remove();
     const weightless = last?.parts.length === 0;
     heads.hidden = last === null;
-    for (const each of [which, view, beside, named.element]) each.hidden = weightless;
+    for (const each of [which, beside, named.element]) each.hidden = weightless;
     if (last === null) {
       body.append(h("p", { class: "note" }, "Type a text, or choose an example."));
       return;
@@ -135,6 +135,11 @@ export function mount({ root, below, side, state, studio }) {
     mark();
   }
   const mark = () => markHead(whole.host, last.layer, on());
+  /** What rows and columns are, and a dotted frame where there is one. */
+  const explain = () => {
+    const named = [...whole.host.querySelectorAll(".named")].some((each) => each.getAttribute("aria-pressed") !== "true");
+    whole.words.replaceChildren("A row for each layer, a column for each head. Click one.", ...(named ? [" ", h("span", { class: "thumb named example" }), " has a name: point at it."] : []));
+  };
   const oversee = live(whole.element, (signal) => {
     const asked = second.asked();
     if (asked.text.trim() === "") return null;
@@ -142,8 +147,8 @@ export function mount({ root, below, side, state, studio }) {
   }, (found) => {
     whole.element.hidden = found === null;
     if (found === null) return;
-    whole.words.textContent = `A row for each of ${found.shape[0]} layers, a column for each of ${found.shape[1]} heads. Click one.`;
     headGrid(whole.host, found, (l, head) => state.set({ layer: l, heads: [String(head)] }, { step: true }), nameOf);
+    explain();
     if (last) mark();
   });
 
@@ -167,12 +172,13 @@ export function mount({ root, below, side, state, studio }) {
     const label = answer && answer.part === (last?.part ?? answer.part) ? answer.labels.find((each) => each.layer === l && each.head === head) : null;
     const pattern = label?.clear ? label.kind : undefined;
     const relation = last ? relationName(studio, state.values.model, { part: last.part, layer: l, head }) : undefined;
-    return [relation, pattern].filter(Boolean).join("; ") || undefined;
+    return namesOf(pattern, relation);
   };
   // What is drawn may be of the part before, while the weights of the chosen one are on their way.
   const drawable = () => last && (last.parts.length === 0 || (on().every((head) => last.maps.has(head)) && !(last.narrow && state.values.heads.includes(ALL))));
   named.watch(() => {
     nameHeads(whole.host, nameOf);
+    explain();
     if (drawable()) show();
   });
   second.arrange();
@@ -181,6 +187,9 @@ export function mount({ root, below, side, state, studio }) {
   oversee();
   hears.ask();
 }
+
+/** The names of a head, of its pattern and of what it finds; undefined without one. */
+const namesOf = (pattern, relation) => [relation, pattern].filter(Boolean).join("; ") || undefined;
 
 const NOBODY = { row: -1, column: -1 };
 
@@ -319,7 +328,7 @@ async function unlessRefused(ask) {
 }
 
 /** Names of heads, from sentences of the model or of the person. */
-function labelled(below, state) {
+function labelled(below, state, relationOf) {
   const area = h("textarea", { id: "corpus", rows: 5, spellcheck: "false", dir: "auto" });
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
@@ -344,7 +353,7 @@ function labelled(below, state) {
   }, (answer) => {
     found = answer;
     clear();
-    host.append(...(answer ? patterns(answer) : [h("p", { class: "note" }, "This model comes with no sentences: type ten or more.")]));
+    host.append(...(answer ? patterns(answer, relationOf) : [h("p", { class: "note" }, "This model comes with no sentences: type ten or more.")]));
     tell();
   });
   state.watch((values, changed) => {
@@ -358,13 +367,13 @@ function labelled(below, state) {
   return { element: place, found: () => found, watch: (watcher) => { tell = watcher; } };
 }
 
-function patterns(answer) {
+function patterns(answer, relationOf) {
   if (!answer.enough) {
     return [h("p", { class: "sentence" }, `${number(answer.sentences)} sentences, ${number(answer.rows)} rows of attention: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
   }
   const [clear, lean] = [true, false].map((wanted) => answer.labels.filter((each) => each.clear === wanted));
   const rows = (labels) => table(`Heads with a pattern, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
-    labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.kind, number(each.evidence, 2), each.why]));
+    labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, namesOf(each.kind, relationOf({ ...each, part: answer.part })), number(each.evidence, 2), each.why]));
   return [h("p", { class: "sentence" }, `${number(clear.length)} of ${number(answer.count)} heads ${clear.length === 1 ? "has" : "have"} a clear pattern on ${number(answer.sentences)} sentences.`),
     clear.length ? rows(clear) : "", lean.length ? folded(`${number(lean.length)} that only lean to a pattern`, () => rows(lean)) : ""];
 }

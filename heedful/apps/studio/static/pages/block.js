@@ -1,7 +1,7 @@
 import { call, live } from "../api.js";
 import { contextDefaults, contexts } from "../contexts.js";
 import { button, choice, panel } from "../controls.js";
-import { figure, folded, h, number, section, table } from "../dom.js";
+import { figure, folded, h, number, table } from "../dom.js";
 import { additionPicture, additionRows } from "../draw/addition.js";
 import { facts } from "../draw/facts.js";
 import { flowPicture, isMark, sharesOf } from "../draw/flow.js";
@@ -33,10 +33,9 @@ const MEASURES = {
   stream: ["length of the stream", "Length of the stream before the sum.", "sequence"],
   cosine: ["direction", "Cosine of the angle between the added vector and the stream: above 0 they agree, below 0 the vector takes away from the stream.", "diverging"],
 };
-const OPENED = 1; // the token that is followed: the first is often an article
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), second: "", given: "", part: "input", word: OPENED, measure: "shares", ...contextDefaults(studio),
+  ...subjectDefaults(studio, kinds), second: "", given: "", part: "input", word: -1, measure: "shares", ...contextDefaults(studio),
   ...opened(studio, subjectDefaults(studio, kinds).model),
 });
 
@@ -68,7 +67,7 @@ export function mount({ root, side, state, studio }) {
   const blocks = folded("Through all blocks: what each sub-layer adds to the stream",
     choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) }), carried);
   blocks.open = state.differs(["measure"]);
-  root.append(whole, section("More of the stream", blocks, contexts(state, studio)));
+  root.append(whole, contexts(state, studio), blocks);
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, side, state, second);
   const signal = streamed(carried, state);
@@ -111,6 +110,12 @@ export function mount({ root, side, state, studio }) {
   second.arrange();
   flow();
   stream();
+}
+
+/** The token that is followed at first: of a language model the last word, which sees all others; else the second, as the first is often an article. */
+function openedWord({ stacks, parts: [{ tokens }] }) {
+  const last = "encoder" in stacks ? -1 : tokens.findLastIndex((piece) => !isMark(piece));
+  return last < 0 ? Math.min(1, tokens.length - 1) : last;
 }
 
 /** Names that are short enough for a box; those of the stream say where it stands. */
@@ -171,7 +176,7 @@ function sharesTold(part, found, word, name) {
   const looked = sharesOf(part, found.parts, word);
   if (!looked) return SAYS.weights;
   const best = looked.row.map((share, i) => [share, i]).sort((a, b) => b[0] - a[0]).slice(0, 2);
-  return `Softmax makes shares of the scores: ${name} looks at ${best.map(([share, i]) => `“${spokenPiece(looked.tokens[i])}” ${number(100 * share, 2)} %`).join(", then at ")}.`;
+  return `Softmax makes shares of the scores: ${name} looks at ${best.map(([share, i]) => `“${spokenPiece(looked.tokens[i])}” ${Math.round(100 * share)} %`).join(", then at ")}.`;
 }
 
 /** Through the parts of a block one by one, with what each does. */
@@ -225,10 +230,10 @@ function followed(host, side, state, second) {
       : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
     const { tokens, shape } = found.parts[0];
-    const word = Math.min(state.values.word, tokens.length - 1);
+    const word = state.values.word < 0 ? openedWord(found) : Math.min(state.values.word, tokens.length - 1);
     const marks = [...new Set(tokens.filter(isMark))].map(shownPiece);
     picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = `Bars: the length of each word's vector, on one scale; numbers are of “${spokenPiece(tokens[word])}”; in weights, its share from each word (mean of heads).${marks.length ? ` Pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer.` : ""}`;
+    picture.words.textContent = `In the open box: the first channels of “${spokenPiece(tokens[word])}”, blue above 0, ochre below; in attention those of head 1. Small bars: the length of each word's vector${marks.length ? `; pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer` : ""}.`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
       parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),

@@ -1,6 +1,6 @@
 import { call, live, problem } from "../api.js";
-import { choice, more, panel, slider } from "../controls.js";
-import { figure, folded, h, number, section } from "../dom.js";
+import { choice, more, panel, slider, tabs } from "../controls.js";
+import { figure, folded, h, number, s, section } from "../dom.js";
 import { beyondChart } from "../draw/beyond.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
@@ -9,9 +9,10 @@ import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
 import { orderDefaults, wordOrder } from "../word_order.js";
 
-const [WAVES, CLOCKS, LONGEST] = [4, 6, 48]; // pairs of channels drawn as waves or clocks, and positions along the waves
+const [WAVES, CLOCKS, LONGEST] = [4, 6, 64]; // pairs of channels drawn as waves or clocks, and positions along the waves
 const SLOWEST = 0.45; // of the pairs, from the fastest on: those after it hardly move in so many positions
 const GAP = 3; // places between a query and a key
+const TALL = 300; // pixels of the table beside the waves
 const FAR = { scaling: "none", trained: 64, times: 4 }; // what another choice of opens the part past the trained length
 
 export const wide = true;
@@ -20,11 +21,14 @@ export const defaults = () => ({
   place: 3, scheme: "sinusoidal", width: 64, length: 64, factor: 4, heads: 8, buckets: 32, max_distance: 128, model: "", table: "", ...FAR, ...orderDefaults,
 });
 
+/** Schemes with a name and a small sign of what they do. */
 const SCHEMES = [
-  ["sinusoidal", "Sinusoidal"], ["learned", "Learned"], ["rotary", "Rotary"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative", "Relative keys (Shaw)"],
-];
+  ["sinusoidal", "Sinusoidal", "M1 11C4 -2 8 -2 11 11S18 24 22 11S29 -2 33 11S40 24 43 11"], ["learned", "Learned", "M4 20v-8M11 20v-16M18 20v-5M25 20v-12M32 20v-17M39 20v-7"],
+  ["rotary", "Rotary", "M22 1a10 10 0 1 1-.1 0zM22 11L31 8M22 11L25 20"], ["alibi", "ALiBi", "M1 20L22 3L43 20M1 11L22 3L43 11"],
+  ["t5", "T5 buckets", "M1 20h4v-4h4v-4h4v-4h9v-4h21"], ["relative", "Relative keys (Shaw)", "M1 19h10L33 3h10"],
+].map(([name, title, d]) => [name, [s("svg", { class: "scheme-sign", viewBox: "0 0 44 22", "aria-hidden": "true" }, s("path", { d })), title]]);
 
-export function mount({ root, side, state }) {
+export function mount({ root, state }) {
   const named = new Map();
   let known = false;
   /** Looking for tables loads models, so it waits until somebody asks for one. */
@@ -58,14 +62,13 @@ export function mount({ root, side, state }) {
   const words = wordOrder(state);
   const sizes = more("Sizes", slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }), ...Object.values(fields));
   sizes.open = state.differs(["length", ...Object.keys(fields)]);
-  side.append(panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, sizes));
   const far = folded("Past the trained length: what a model has never seen", panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
     slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })), past);
   const openFar = () => {
     far.open ||= state.differs(Object.keys(FAR));
   };
   openFar();
-  root.append(body, section("What the order of words changes", panel(...words.controls), words.body), far);
+  root.append(h("div", { class: "row schemes" }, tabs(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, sizes), body, section("What the order of words changes", panel(...words.controls), words.body), far);
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -188,13 +191,13 @@ function beyond(host, found, settings) {
   parts.forEach(([title, series, label], i) => beyondChart(figures[i].host, { series, trained: found.trained, last: found.distances.at(-1), x: "distance back", y: label, describe: `${title}.` }));
 }
 
-/** Radians by which each pair of channels turns from one position to the next, of some pairs from fast to slow. */
-function frequenciesOf({ table }, scheme) {
+/** Some pairs of channels from fast to slow, with the radians by which each turns from one position to the next. */
+function turningPairs({ table }, scheme) {
   const pairs = table[0].length / 2;
   // Of rotary the cosine comes first. A pair turns by less than half a turn, so its angle at position 1 is its frequency.
   const all = Array.from({ length: pairs }, (_, i) => (scheme === "rotary" ? Math.atan2(table[1][2 * i + 1], table[1][2 * i]) : Math.atan2(table[1][2 * i], table[1][2 * i + 1])));
   const most = Math.min(scheme === "rotary" ? CLOCKS : WAVES, pairs);
-  return Array.from({ length: most }, (_, i) => all[Math.round((i * (pairs - 1) * SLOWEST) / Math.max(1, most - 1))]);
+  return Array.from({ length: most }, (_, i) => Math.round((i * (pairs - 1) * SLOWEST) / Math.max(1, most - 1))).map((pair) => ({ pair, frequency: all[pair] }));
 }
 
 function drawn(host, state) {
@@ -207,13 +210,17 @@ function drawn(host, state) {
     const { found, scheme } = latest;
     const length = Math.min(found.table.length, scheme === "rotary" ? Infinity : LONGEST);
     const at = Math.min(state.values.place, length - 1);
-    const frequencies = frequenciesOf(found, scheme);
+    const pairs = turningPairs(found, scheme);
+    // The position's row, and the columns of each hand in its colour.
+    latest.mark([...pairs.map(({ pair }, i) => ({ side: "column", index: 2 * pair, count: 2, colour: `--series-${i}` })),
+      ...(scheme === "rotary" ? [at, at + GAP] : [at]).map((index) => ({ side: "row", index }))]);
+    latest.one(at);
     if (scheme === "rotary") {
       turning.words.textContent = `A query at position ${at} (blue) and a key at ${at + GAP} (ochre): both are turned by their positions, pair by pair. Move both on: the hands turn, the angle between them stays, and with it the score: ${number(share(found), 3)} of what it is at one place, over all ${found.table[0].length / 2} pairs.`;
-      pairsOfHands(turning.host, { frequencies, at, gap: GAP, describe: "Pairs of channels of a query and of a key as hands of a clock." });
+      pairsOfHands(turning.host, { pairs, at, gap: GAP, describe: "Pairs of channels of a query and of a key as hands of a clock." });
     } else {
-      turning.words.textContent = "Drag along the waves, or use the arrow keys. A hand's height is the sine and its way to the right the cosine: two channels of the position's vector. No two positions have all hands alike.";
-      wavesAndHands(turning.host, { frequencies, length, at, choose: (place) => state.set({ place }), describe: "Pairs of channels as waves over the positions, and as hands of a clock at the chosen one." });
+      turning.words.textContent = "Drag along the waves, or click a row of the table. A hand is two channels of that row, framed in its colour: its height is the sine, its way to the right the cosine. No two positions have all hands alike.";
+      wavesAndHands(turning.host, { pairs, length, at, choose: (place) => state.set({ place }), describe: "Pairs of channels as waves over the positions, and as hands of a clock at the chosen one." });
     }
   }
   const share = ({ product, distances }) => product[distances.indexOf(GAP)] / product[distances.indexOf(0)];
@@ -222,27 +229,28 @@ function drawn(host, state) {
   return (found, settings) => {
     const { scheme } = settings;
     if (found.form === "vectors") {
-      const table = figure("The table", `A row for each position, a column for each channel${scheme === "sinusoidal" ? ": from −1 (ochre) to 1 (blue), the sines and cosines of the hands" : ""}.`);
+      const table = figure("The table", "A row for each position, a column for each channel.");
       const row = figure("One position's vector", "Point at a row of the table, or go there with the arrow keys.");
       const near = figure(...(scheme === "rotary" ? ["The score of a word and the same word, by their distance", "Wherever the two stand in the text: rotated by the same angle more, they keep their score."]
         : ["How alike two positions are, by their distance", "The dot product of their vectors, as the mean over all pairs."]));
       const angle = figure("Whatever the lengths of the vectors", "Their cosine by distance.");
       const plane = figure("Two main directions");
-      latest = ["sinusoidal", "rotary"].includes(scheme) ? { found, scheme } : null;
+      latest = ["sinusoidal", "rotary"].includes(scheme) ? { found, scheme, mark: (marked) => table.host.mark?.(marked), one } : null;
       turning.element.querySelector("h3").textContent = scheme === "rotary" ? `Hands that turn: a query and a key ${GAP} places apart` : "Waves and hands: how a position is written in channels";
       // Channels come in pairs, which are two curves; vectors of one length have one curve of products and cosines.
       const waves = { sinusoidal: ["sines", "cosines"], rotary: ["first of each pair", "second of each pair"] }[scheme];
-      host.replaceChildren(...(latest ? [turning.element, buttons] : []), sentence, h("div", { class: "columns" }, table.element, near.element),
-        folded("One position's vector, and all in a plane", h("div", { class: "columns" }, row.element, waves ? "" : angle.element, plane.element)));
+      host.replaceChildren(...(latest ? [h("div", { class: "columns linked" }, h("div", {}, turning.element, buttons), table.element)] : []), sentence,
+        h("div", { class: "columns" }, latest ? "" : table.element, near.element, latest ? row.element : ""),
+        folded(latest ? "All positions in a plane" : "One position's vector, and all in a plane", h("div", { class: "columns" }, latest ? "" : row.element, waves ? "" : angle.element, plane.element)));
       sentence.textContent = said(settings);
-      hands();
       heatMap(table.host, {
-        values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
+        values: found.table, kind: "diverging", cell: 14, tall: Math.min(14, Math.max(3, TALL / found.table.length)), rows: { label: "position" }, columns: { label: "channel" },
         describe: `The ${scheme} vectors of ${found.table.length} positions.`,
         readout: (position, channel, value) => {
           one(position);
           return `position ${position}, channel ${channel}: ${number(value)}`;
         },
+        choose: latest ? (position) => state.set({ place: position }) : undefined,
       });
       let shown = -1;
       /** The row that is pointed at, as a curve over the channels. */
@@ -257,7 +265,8 @@ function drawn(host, state) {
           x: { label: "channel" }, y: { label: "value" }, describe: `The ${scheme} vector of position ${position}, channel by channel.`,
         });
       }
-      one(Math.min(1, found.table.length - 1));
+      if (latest) hands();
+      else one(Math.min(1, found.table.length - 1));
       for (const [place, name, likeness] of [[near, "dot product", found.product], ...(waves ? [] : [[angle, "cosine", found.cosine]])]) {
         lineChart(place.host, {
           series: [{ name, points: found.distances.map((distance, i) => [distance, likeness[i]]) }],

@@ -1,7 +1,7 @@
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, more, panel, text } from "../controls.js";
+import { button, check, choice, more, panel, tabs, text } from "../controls.js";
 import { h, number } from "../dom.js";
-import { equation, matrix } from "../draw/matrix.js";
+import { captioned, equation, matrix } from "../draw/matrix.js";
 import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
 import { saves } from "../save.js";
@@ -12,35 +12,36 @@ export const wide = true;
 
 // Worked examples: small enough to follow with a pencil.
 const EXAMPLES = {
+  tokens: {
+    name: "What “it” takes from “cat”: two channels", labels: "cat sat it", query: 3,
+    x: "2 0 1\n0 2 1\n1 1 0", q: "0 1\n1 1\n2 1", k: "0 2\n1 1\n0 0", v: "4 0\n0 3\n0 1",
+  },
   love: {
-    name: "I love cats: three tokens, four channels", labels: "I love cats",
+    name: "I love cats: four channels", labels: "I love cats",
     q: "1 0 1 0\n0 1 1 0\n1 1 0 1", k: "1 1 0 0\n0 1 1 1\n1 0 1 0", v: "1 0 0 0\n0 1 0 0\n0 0 1 0",
   },
   it: {
-    name: "What “it” means: one query, three keys", labels: "mat sat cat",
+    name: "What “it” means: one query", labels: "mat sat cat",
     q: "1 0 -1 2", k: "2 1 0 1\n0 -1 1 0\n1 0 -1 3", v: "1 0\n0 1\n1 1",
   },
   spread: {
-    name: "Scores 16, 0 and −16: without a scale", labels: "a b c", scale: "1",
+    name: "Scores 16, 0, −16: no scale", labels: "a b c", scale: "1",
     q: "8", k: "2\n0\n-2", v: "1 0 0\n0 1 0\n0 0 1",
   },
   reference: {
-    name: "A head that finds “cat”: two channels", labels: "cat sat tired",
+    name: "A head that finds “cat”", labels: "cat sat tired",
     q: "0.9 0.1", k: "0.8 0.2\n0.1 0.9\n0.2 0.3", v: "1 0 0\n0 1 0\n0 0 1", scale: "1",
   },
   causal: {
-    name: "Attention is very cool: a causal mask", labels: "Attention is very cool", mask: "causal",
+    name: "A causal mask: four words", labels: "Attention is very cool", mask: "causal",
     q: "1 0\n0 1\n1 1\n0 1", k: "1 0\n1 1\n0 1\n1 -1", v: "1 0\n0 1\n1 1\n-1 1",
-  },
-  tokens: {
-    name: "From tokens: X with three weight matrices", labels: "the cat sat",
-    x: "1 0 1 0\n0 2 0 1\n1 1 1 1", q: "1 0\n0 1\n1 1\n0 1", k: "0 1\n1 0\n1 0\n1 1", v: "1 0\n0 1\n1 1\n2 0",
   },
 };
 
+const { name: _, x: WORDS, ...OPENED } = EXAMPLES.tokens;
+
 export const defaults = (studio) => ({
-  q: EXAMPLES.love.q, k: EXAMPLES.love.k, v: EXAMPLES.love.v, x: "", labels: EXAMPLES.love.labels,
-  scale: "", mask: "everything", bias: "none", query: 1, stage: 0, all: false, ...followDefaults(studio),
+  ...OPENED, x: "", scale: "", mask: "everything", bias: "none", stage: 0, all: false, ...followDefaults(studio),
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
@@ -68,12 +69,15 @@ function read(written, name) {
 }
 
 export function mount({ root, side, state, studio }) {
+  // An address without matrices opens on words, which stand in it from then on: queries, keys and values of an address without X are these themselves.
+  const named = new URLSearchParams(location.search);
+  if (!["q", "k", "v", "x"].some((name) => named.has(name))) state.set({ x: WORDS });
   const example = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
     Object.entries(EXAMPLES).map(([key, each]) => h("option", { value: key }, each.name)));
   example.addEventListener("change", () => {
     if (!example.value) return;
-    const { q, k, v, x = "", labels, scale = "", mask = "everything" } = EXAMPLES[example.value];
-    state.set({ q, k, v, x, labels, scale, mask, bias: "none", query: 1 }, { step: true });
+    const { q, k, v, x = "", labels, scale = "", mask = "everything", query = 1 } = EXAMPLES[example.value];
+    state.set({ q, k, v, x, labels, scale, mask, bias: "none", query }, { step: true });
   });
   const stagesHere = () => stagesOf(state.values.on === "model" ? model.has() : setIn(state.values));
   const go = (by) => {
@@ -94,12 +98,11 @@ export function mount({ root, side, state, studio }) {
   own.open = Object.entries(EXAMPLES).every(([, each]) => each.q !== state.values.q);
   const typed = [h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), own];
   const model = followed(state, studio, { names: STAGES, stagesOf, arrived: () => arrange() });
-  const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
-  const follow = reads(studio).length ? choice(state, "on", { label: "Follow", options: kinds }) : null;
+  const follow = reads(studio).length ? tabs(state, "on", { label: "Follow", options: [["typed", "Small matrices"], ["model", "A word in a model"]] }) : null;
   const result = h("div", {});
   const formula = h("p", { class: "formula", role: "math", "aria-label": "softmax of Q times K transposed over the square root of the width of a key, times V" });
   const overview = h("div", {});
-  root.append(h("div", { class: "row" }, back, next, where, check(state, "all", { label: "All steps so far below each other" })), formula, overview, result, saves(result, () => where.textContent));
+  root.append(h("div", { class: "row" }, follow, formula), h("div", { class: "row" }, back, next, where, check(state, "all", { label: "All steps below each other" })), overview, result, saves(result, () => where.textContent));
   for (const field of fields) field.classList.remove("wide");
 
   const ask = live(body, (signal) => {
@@ -115,21 +118,25 @@ export function mount({ root, side, state, studio }) {
   body.append(words, host);
   function show(found) {
     last = found;
+    arrange();
     const { queries, row } = namesOf(found, state.values);
     renewWords(words, { pieces: queries, chosen: row, choose: (index) => state.set({ query: index + 1 }, { step: true }), label: "Click a query to follow it" });
     host.replaceChildren(...stages(found, state));
     const there = stagesOf(setIn(state.values));
-    stageRow(overview, stagesInShort(found).filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], row, choose: (stage) => state.set({ stage }, { step: true }) });
+    oversee(stagesInShort(found, state.values), there, row);
   }
+  const oversee = (short, there, row) => stageRow(overview, short.filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], row, choose: (stage) => state.set({ stage }, { step: true }) });
   const arrange = () => {
     const { x, on } = state.values;
     if (side.firstChild === null || own.isConnected !== (on === "typed")) {
-      side.replaceChildren(panel(...[follow, ...(on === "model" ? model.fields : typed)].filter(Boolean)));
+      side.replaceChildren(panel(...(on === "model" ? model.fields : typed).filter(Boolean)));
       result.replaceChildren(on === "model" ? model.body : body);
     }
     const there = stagesHere();
     const at = reached(there, state.values);
-    overview.hidden = on === "model"; // of which one query is computed
+    if (on === "model") oversee(model.inShort(), there, 0);
+    // An address tells the step that is open, of which there may be none of its number.
+    if (there[at] !== state.values.stage && (on === "model" ? model.inShort().length : last)) state.set({ stage: there[at] });
     formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
       .flatMap(([words, stages]) => [stages.includes(there[at]) ? h("mark", {}, words) : words]));
     back.disabled = at <= 0;
@@ -151,11 +158,15 @@ export function mount({ root, side, state, studio }) {
   else ask();
 }
 
-/** The matrices of each stage. */
-function stagesInShort(found) {
+/** The matrices of each stage; words that are typed come before their queries, keys and values. */
+function stagesInShort(found, { x }) {
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
   const matrices = [[{ values: found.q }, { values: found.k, followed: false }, { values: found.v, followed: false }], [{ values: found.raw }], [{ values: found.scaled }], [{ values: found.scores }], [{ values: found.scores, hidden }],
     [{ values: found.weights, kind: "share", hidden }], [{ values: found.output }]];
+  if (x.trim()) {
+    matrices[0][0].made = true;
+    matrices[0].unshift({ values: read(x, "X") });
+  }
   return matrices.map((each, stage) => ({ stage, name: STAGES[stage], matrices: each }));
 }
 
@@ -171,17 +182,18 @@ function namesOf(found, values) {
 const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const highest = (found, row) => Math.max(...found.scores[row].filter((_, j) => found.visible[row][j]));
 
-const FROM_TOKENS = `?${new URLSearchParams({ ...EXAMPLES.tokens, name: "" })}`;
 
 /** Queries, keys and values as products of tokens and weights that are typed. */
-function fromTokens(found, values, { queries, keys, row, shift, dot, choose }) {
+function fromTokens(found, values, { queries, row, dot, choose }) {
   const x = read(values.x, "X");
-  return [h("p", {}, "Every token is a row of X. Times W_Q it becomes a query, times W_K a key, times W_V a value. Training learns these three."),
-    ...["q", "k", "v"].flatMap((name) => {
-      const [letter, weights, made, names] = [name.toUpperCase(), read(values[name], `W_${name.toUpperCase()}`), found[name], name === "q" ? queries : keys];
-      return equation([{ values: x, caption: "X", rowNames: names, highlight: row, colours: true, keys: name !== "q", shift }, "×", { values: weights, caption: `W_${letter}` }, "=", { values: made, caption: letter, highlight: row, colours: true, keys: name !== "q", shift }],
-        { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${names[i]}”, channel ${j + 1}: ${dot(x[i], weights.map((each) => each[j]), made[i][j])}`, choose, at: [row, 0] });
-    })];
+  const names = ["q", "k", "v"];
+  const weights = names.map((name) => read(values[name], `W_${name.toUpperCase()}`));
+  const made = names.map((name) => found[name]);
+  const coloured = { highlight: row, colours: true, shift: 0 };
+  const w = (name) => captioned(`W_${name}`);
+  return [h("p", {}, "Every word is a row of X. Times ", w("Q"), " it becomes a query, times ", w("K"), " a key, times ", w("V"), " a value. Training learns the three W. We follow ", tinted(`“${queries[row]}”`, row, "row"), "."),
+    ...equation(["", ...weights.map((each, i) => ({ values: each, caption: `W_${names[i].toUpperCase()}` })), { values: x, caption: "X", rowNames: queries, ...coloured }, ...made.map((each, i) => ({ values: each, caption: names[i].toUpperCase(), ...coloured }))],
+      { from: (i, j, k) => [[3, "row"], [k, "column"]], results: 3, crossed: true, tell: (i, j, k) => `${names[k].toUpperCase()} of “${queries[i]}”, channel ${j + 1}: ${dot(x[i], weights[k].map((each) => each[j]), made[k][i][j])}`, choose, at: [row, 0, 0] })];
 }
 
 function stages(found, state) {
@@ -201,7 +213,7 @@ function stages(found, state) {
     { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”.` : how(i, j)), choose, at: [row, 0] });
   const seen = { values: found.scores, hidden, caption: values.mask === "everything" ? "Scores" : "Scores that are seen" };
   const parts = {
-    0: () => (values.x.trim() ? fromTokens(found, values, { queries, keys, row, shift, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: FROM_TOKENS }, "see X become Q, K and V"), "). We follow ", query(), "."),
+    0: () => (values.x.trim() ? fromTokens(found, values, { queries, row, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: "?" }, "see X become Q, K and V"), "). We follow ", query(), "."),
       h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
         matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true, shift }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true, shift }))]),
     1: () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
