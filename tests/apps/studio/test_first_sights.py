@@ -48,11 +48,6 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     assert re.match(f"“{word}” looks at “{noun}”: (9.|100) %", half.locator(".said").inner_text())
     half.get_by_role("button", name="Straße").hover()
     assert "“Straße” looks at “street”" in half.locator(".said").inner_text()
-    page = sight.page
-    page.get_by_label("Your sentence").fill("The girl took the lamp because it was pretty.")
-    page.get_by_role("button", name="Translate it").click()
-    page.locator("#translation", has_text="Lampe").wait_for()
-    page.go_back()
     half.get_by_role("link", name="All heads").click()
     sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
     # The page of translations shows the same head for the pronoun, and the mean for other words.
@@ -64,6 +59,40 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     ).wait_for()
     page.locator("#translation").get_by_role("button", name="Straße").hover()
     page.get_by_text(re.compile("“Straße” looks at “street” .* Mean over the heads")).wait_for()
+
+
+def test_the_start_translates_what_is_typed_and_names_the_head(sight: Any) -> None:
+    page = sight.open("")
+    half = page.locator("[data-end='tired']")
+    half.locator(".word-line").first.wait_for()
+    assert "17 pages in 10 chapters" in page.locator(".about").inner_text()
+    assert "one of 24 heads" in page.locator(".opening").inner_text()
+    heads = page.get_by_role("group", name="Head").get_by_role("button")
+    assert [heads.nth(i).get_attribute("aria-pressed") for i in (2, 3)] == ["false", "true"]
+    before = half.locator(".said").inner_text()
+    heads.nth(0).click()
+    assert half.locator(".said").inner_text() != before
+    page.get_by_label("Type a sentence").fill("The girl took the lamp.")
+    half.get_by_role("button", name="Lampe").wait_for()
+    assert page.locator("[data-end='wide']").is_hidden()
+    # Nothing is followed without the pronoun: all lines are there until a word is pointed at.
+    assert half.get_by_role("button", pressed=True).count() == 0
+    half.get_by_role("button", name="Lampe").hover()
+    assert half.get_by_role("button", pressed=True).inner_text().startswith("Lampe")
+    page.get_by_role("button", name="Back to the two sentences").click()
+    half.get_by_role("button", name="müde").wait_for()
+    assert page.locator("[data-end='wide']").is_visible()
+
+
+def test_the_start_writes_word_by_word(browser: Any, at: str) -> None:
+    page = browser.new_context(reduced_motion="no-preference").new_page()
+    page.goto(at)
+    half = page.locator("[data-end='tired']")
+    half.get_by_role("button", name="müde").wait_for()
+    running = "document.querySelector('.opening').getAnimations({ subtree: true }).length"
+    assert page.evaluate(running) > 20
+    page.wait_for_function(f"() => {running} === 0", timeout=10_000)
+    assert "“es” looks at “animal”" in half.locator(".said").inner_text()
 
 
 def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
