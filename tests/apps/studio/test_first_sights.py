@@ -134,6 +134,25 @@ def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
     sight.until("document.querySelector('.way-next-name').textContent.startsWith('8,000 logits')")
 
 
+def test_shares_of_a_long_translation_add_up(sight: Any) -> None:
+    """Words that have no column of their own any more share the first one."""
+    page = sight.open("tour?stop=9")
+    parts = page.locator(".drawing [data-part]")
+    names = [parts.nth(i).get_attribute("data-part") for i in range(parts.count())]
+    assert names == ["text", "pieces", "memory", "back"]
+    page.get_by_role("button", name="Let it write").click()
+    page.locator("#written button").nth(6).wait_for()
+    page.get_by_role("button", name="Stop writing").click()
+    written = page.locator("#written button").count() + 1  # and the sign to begin
+    pieces = page.locator(".way-piece.written").all_text_contents()
+    assert pieces[0] == f"{written - 4} earlier"
+    assert len(pieces) == 5
+    shares = page.locator("[data-part='back'] .carried")
+    assert sum(float(shares.nth(i).get_attribute("data-share")) for i in range(5)) == (
+        pytest.approx(1, abs=1e-4)
+    )
+
+
 def test_a_stop_past_the_last_one_is_the_last_one(sight: Any) -> None:
     page = sight.open("tour?stop=20")
     sight.until("location.search.includes('stop=13')")
