@@ -13,6 +13,7 @@ import torch
 
 from heedful.apps.studio.page import NoSettings
 from heedful.apps.studio.pages.masks_page import DrawRequest, draw, read_sentence
+from heedful.apps.studio.pages.translate_page import AlternativesRequest, alternatives
 from heedful.apps.studio.workspace import Workspace
 from heedful.nn.positions import Rotary
 from heedful.nn.spec import RotarySpec
@@ -107,6 +108,19 @@ def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
         found = half.locator(".word-line").evaluate_all(starts)
         assert all(float(x) > 0 and float(y) > 0 for x, y in found), name
         assert "</s>" not in half.locator(".said").inner_text()
+
+
+def test_the_built_model_writes_the_word_that_a_model_computes(sight: Any) -> None:
+    place = Workspace([models_at_hand()["en-de"].path])
+    asked = AlternativesRequest(model="en-de", line="I love cats.", before="Ich liebe", count=3)
+    best = alternatives(asked, place)["alternatives"][0]
+    word = f"{best['word'].removesuffix('.')} {100 * best['probability']:.0f} %"
+    page = sight.open("builder?parts=99")
+    page.locator(".asm-word.next", has_text=word).wait_for()
+    assert f"{word}: computed by en-de" in page.locator(".assembly-legend").inner_text()
+    page.locator(".toggles").get_by_label("Norms").uncheck()
+    page.locator(".asm-word.next", has_text="?").wait_for()
+    assert "en-de" not in page.locator(".assembly-legend").inner_text()
 
 
 def test_the_tour_follows_the_pronoun(sight: Any) -> None:

@@ -328,10 +328,8 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
     assert visit.fact("chosen") == "No warm-up"
     edge = "(name) => name.ownerSVGElement.clientWidth - name.getBBox().x - name.getBBox().width"
     assert proof.locator("text.end.strong").evaluate(edge) >= 0  # the bold name is whole
-    assert (
-        f"{100 * round(of[0]['exact'], 4) + 0.5:.0f}\N{NO-BREAK SPACE}% of unseen dates exactly right"
-        in said.inner_text()
-    )
+    right = int(100 * round(of[0]["exact"], 4) + 0.5)
+    assert f"{right}\N{NO-BREAK SPACE}% of unseen dates exactly right" in said.inner_text()
     bars.get_by_role("button", name="80 %").click()
     visit.until("location.search.includes('warmup=16000')")
     visit.open("schedule?warmup=800")
