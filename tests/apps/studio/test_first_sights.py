@@ -432,6 +432,7 @@ def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
 
 def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: Any) -> None:
     page = sight.open("builder")
+    page.get_by_text("Plan a model").click()
     page.set_viewport_size({"width": 1280, "height": 700})
     sight.idle()
     page.evaluate("scrollTo({ top: 1200, behavior: 'instant' })")
