@@ -1,6 +1,6 @@
 """Record what the length of the warm-up changes for a small translator: one command.
 
-    python benchmarks/pretrained/warmups.py [--runs DIR] [--seeds 2]
+    python benchmarks/pretrained/warmups.py [--runs DIR] [--seeds 4]
 
 It is the translator of six layers of `components.py`, trained as there with each of some warm-ups;
 nothing else differs. A run that is finished in DIR is not trained again. The page "Schedule" of the
@@ -30,7 +30,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("runs") / "warmups")
-    parser.add_argument("--seeds", type=int, default=2, help="how many, from 1 on")
+    parser.add_argument("--seeds", type=int, default=4, help="how many, from 1 on")
     arguments = parser.parse_args()
     folder: Path = arguments.runs
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import torch
 
 from heedful.apps.studio.page import NoSettings
 from heedful.apps.studio.pages.masks_page import DrawRequest, draw, read_sentence
+from heedful.apps.studio.pages.translate_page import AlternativesRequest, alternatives
 from heedful.apps.studio.workspace import Workspace
 from heedful.nn.positions import Rotary
 from heedful.nn.spec import RotarySpec
@@ -36,11 +37,6 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     assert re.match(f"“{word}” looks at “{noun}”: (9.|100) %", half.locator(".said").inner_text())
     half.get_by_role("button", name="Straße").hover()
     assert "“Straße” looks at “street”" in half.locator(".said").inner_text()
-    page = sight.page
-    page.get_by_label("Your sentence").fill("The girl took the lamp because it was pretty.")
-    page.get_by_role("button", name="Translate it").click()
-    page.locator("#translation", has_text="Lampe").wait_for()
-    page.go_back()
     half.get_by_role("link", name="All heads").click()
     sight.page.locator(".attention .readout", has_text=f"looks at “{noun}”").wait_for()
     # The page of translations shows the same head for the pronoun, and the mean for other words.
@@ -52,6 +48,40 @@ def test_the_start_shows_what_the_pronoun_means(sight: Any, end: str, noun: str)
     ).wait_for()
     page.locator("#translation").get_by_role("button", name="Straße").hover()
     page.get_by_text(re.compile("“Straße” looks at “street” .* Mean over the heads")).wait_for()
+
+
+def test_the_start_translates_what_is_typed_and_names_the_head(sight: Any) -> None:
+    page = sight.open("")
+    half = page.locator("[data-end='tired']")
+    half.locator(".word-line").first.wait_for()
+    assert "17 pages in 10 chapters" in page.locator(".about").inner_text()
+    assert "one of 24 heads" in page.locator(".opening").inner_text()
+    heads = page.get_by_role("group", name="Head").get_by_role("button")
+    assert [heads.nth(i).get_attribute("aria-pressed") for i in (2, 3)] == ["false", "true"]
+    before = half.locator(".said").inner_text()
+    heads.nth(0).click()
+    assert half.locator(".said").inner_text() != before
+    page.get_by_label("Type a sentence").fill("The girl took the lamp.")
+    half.get_by_role("button", name="Lampe").wait_for()
+    assert page.locator("[data-end='wide']").is_hidden()
+    # Nothing is followed without the pronoun: all lines are there until a word is pointed at.
+    assert half.get_by_role("button", pressed=True).count() == 0
+    half.get_by_role("button", name="Lampe").hover()
+    assert half.get_by_role("button", pressed=True).inner_text().startswith("Lampe")
+    page.get_by_role("button", name="Back to the two sentences").click()
+    half.get_by_role("button", name="müde").wait_for()
+    assert page.locator("[data-end='wide']").is_visible()
+
+
+def test_the_start_writes_word_by_word(browser: Any, at: str) -> None:
+    page = browser.new_context(reduced_motion="no-preference").new_page()
+    page.goto(at)
+    half = page.locator("[data-end='tired']")
+    half.get_by_role("button", name="müde").wait_for()
+    running = "document.querySelector('.opening').getAnimations({ subtree: true }).length"
+    assert page.evaluate(running) > 20
+    page.wait_for_function(f"() => {running} === 0", timeout=10_000)
+    assert "“es” looks at “animal”" in half.locator(".said").inner_text()
 
 
 def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
@@ -66,6 +96,19 @@ def test_lines_of_the_start_lead_to_words_that_are_there(sight: Any) -> None:
         found = half.locator(".word-line").evaluate_all(starts)
         assert all(float(x) > 0 and float(y) > 0 for x, y in found), name
         assert "</s>" not in half.locator(".said").inner_text()
+
+
+def test_the_built_model_writes_the_word_that_a_model_computes(sight: Any) -> None:
+    place = Workspace([models_at_hand()["en-de"].path])
+    asked = AlternativesRequest(model="en-de", line="I love cats.", before="Ich liebe", count=3)
+    best = alternatives(asked, place)["alternatives"][0]
+    word = f"{best['word'].removesuffix('.')} {100 * best['probability']:.0f} %"
+    page = sight.open("builder?parts=99")
+    page.locator(".asm-word.next", has_text=word).wait_for()
+    assert f"{word}: computed by en-de" in page.locator(".assembly-legend").inner_text()
+    page.locator(".toggles").get_by_label("Norms").uncheck()
+    page.locator(".asm-word.next", has_text="?").wait_for()
+    assert "en-de" not in page.locator(".assembly-legend").inner_text()
 
 
 def test_the_tour_follows_the_pronoun(sight: Any) -> None:
@@ -91,6 +134,25 @@ def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
     assert named[1:4] == ["+ self-attention", "+ cross-attention", "+ feed-forward"]
     page.get_by_role("button", name="Next", exact=True).click()
     sight.until("document.querySelector('.way-next-name').textContent.startsWith('8,000 logits')")
+
+
+def test_shares_of_a_long_translation_add_up(sight: Any) -> None:
+    """Words that have no column of their own any more share the first one."""
+    page = sight.open("tour?stop=9")
+    parts = page.locator(".drawing [data-part]")
+    names = [parts.nth(i).get_attribute("data-part") for i in range(parts.count())]
+    assert names == ["text", "pieces", "memory", "back"]
+    page.get_by_role("button", name="Let it write").click()
+    page.locator("#written button").nth(6).wait_for()
+    page.get_by_role("button", name="Stop writing").click()
+    written = page.locator("#written button").count() + 1  # and the sign to begin
+    pieces = page.locator(".way-piece.written").all_text_contents()
+    assert pieces[0] == f"{written - 4} earlier"
+    assert len(pieces) == 5
+    shares = page.locator("[data-part='back'] .carried")
+    assert sum(float(shares.nth(i).get_attribute("data-share")) for i in range(5)) == (
+        pytest.approx(1, abs=1e-4)
+    )
 
 
 def test_a_stop_past_the_last_one_is_the_last_one(sight: Any) -> None:
@@ -463,6 +525,7 @@ def test_runs_open_with_a_curve_from_the_beginning(sight: Any) -> None:
 
 def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: Any) -> None:
     page = sight.open("builder")
+    page.get_by_text("Plan a model").click()
     page.set_viewport_size({"width": 1280, "height": 700})
     sight.idle()
     page.evaluate("scrollTo({ top: 1200, behavior: 'instant' })")

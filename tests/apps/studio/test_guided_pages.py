@@ -218,6 +218,28 @@ def test_parts_unfold_in_place(moving: Any) -> None:
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
 
+# How far from its own height a letter is drawn at worst while parts fold.
+STRETCHED = """() => new Promise((done) => {
+  let worst = 0;
+  const look = () => {
+    for (const text of document.querySelectorAll(".drawing [data-part] text")) {
+      if (Number(getComputedStyle(text).opacity) < 0.1) continue;
+      const { transform } = getComputedStyle(text.closest("[data-part]").lastElementChild);
+      const scale = transform === "none" ? 1 : new DOMMatrix(transform).d;
+      worst = Math.max(worst, Math.abs(1 - scale));
+    }
+    if (document.querySelector(".way-ghost")) requestAnimationFrame(look);
+    else done(worst);
+  };
+  requestAnimationFrame(look);
+})"""
+
+
+def test_no_letter_is_stretched(moving: Any) -> None:
+    go_on = moving.get_by_role("button", name="Next", exact=True)
+    assert go_on.evaluate(f"(button) => {{ button.click(); return ({STRETCHED})(); }}") < 0.1
+
+
 def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any) -> None:
     """So that it has some to look back at; and no more."""
     decoder = moving.locator(".map [aria-current]", has_text="Written")

@@ -69,6 +69,7 @@ def test_a_file_that_is_added_later_is_noticed(given: Any, tmp_path: Any) -> Non
 
 def test_heads_go_on_where_the_width_divides(visit: Any) -> None:
     page = visit.open("builder?width=512&num_heads=8")
+    page.get_by_text("Plan a model").click()
     heads = page.get_by_label("Heads", exact=True)
     heads.focus()
     heads.press("ArrowRight")  # 12 does not divide 512

@@ -99,7 +99,8 @@ def test_the_way_is_walked(visit: Any, axe: str) -> None:
         assert page.locator(".map [aria-current]").inner_text() == name
         assert page.locator(".told h2").inner_text().startswith(f"{number}. ")
         parts = page.locator(".drawing svg [data-part]").count()
-        assert parts == min(number + 1, 13)
+        # In the decoder's stops what the encoder did is one row.
+        assert parts == (number + 1 if number < 9 else min(number - 5, 7))
         if name == "Pieces":
             check_entries(page)
             visit.until("!document.querySelector('.zoomed')")  # the figure has faded

@@ -137,7 +137,7 @@ PAGES: tuple[Page, ...] = (
         "Schedule",
         "The learning rate over the steps of training.",
         "Why training begins with small steps: the learning rate rises at first, the warm-up, and "
-        "then falls. A small translator was trained with six warm-ups: click one.",
+        "then falls. A small translator was trained with six warm-ups. Click one.",
     ),
     Page(
         "results",

@@ -81,14 +81,13 @@ def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call()
 def warmups(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return the runs with warm-ups of many lengths: means of their losses, and learning rates."""
+    """Return the runs with warm-ups of many lengths, their means, and the learning rates."""
     records = read_warmups()
     total = records["steps"]
     found = []
     for steps, runs in ((each["steps"], each["runs"]) for each in records["warmups"]):
         schedule = ScheduleSettings.parse(VARIANTS["six"].settings(1)["schedule"])
         schedule = schedule.model_copy(update={"warmup_steps": steps})
-        ends = [run["loss"][-1][1] for run in runs]
         found.append(
             {
                 "steps": steps,
@@ -96,9 +95,8 @@ def warmups(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
                     [points[0][0], fmean(loss for _, loss in points)]
                     for points in zip(*(run["loss"] for run in runs), strict=True)
                 ],
-                "low": min(ends),
-                "high": max(ends),
                 "exact": fmean(run["exact"] for run in runs),
+                "runs": [{"exact": run["exact"], "loss": run["loss"]} for run in runs],
                 "rates": [
                     [step, learning_rate(schedule, step, width=WIDTH, max_steps=total)]
                     for step in _steps(total, steps, SMALL_STEPS)

@@ -11,15 +11,14 @@ import { thumbnail } from "./thumbnails.js";
 const FIRST_PAGES = { translator: "translate", causal_lm: "decoding", encoder: "tour", vision: "image", records: "everywhere", sounds: "everywhere" };
 const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder", records: "model of token sequences", sounds: "encoder of sounds" };
 
-const COUNTS = { 9: "Nine", 10: "Ten", 11: "Eleven", 12: "Twelve" };
-
 /** The parts of the start page. */
 export function startPage(studio) {
   const first = studio.pages[0];
   return [
     h("h1", {}, "See a Transformer at work"),
-    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters, from one sentence to a whole model. ${site ? "Models in this page compute every picture, also for a sentence of your own." : "Models on this machine compute every picture, for a sentence of your choice."}`),
-    h("p", { class: "row" }, h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
+    h("div", { class: "row begins" },
+      h("p", { class: "about" }, `${studio.pages.length} pages in ${studio.course.chapters.length} chapters. ${site ? "Models in this page" : "Models on this machine"} compute every picture.`),
+      h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
     openingPicture(studio),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
     h("h2", {}, "Models and runs"),

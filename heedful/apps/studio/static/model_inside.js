@@ -153,5 +153,5 @@ function links(stack, box, layer, view) {
 /** How large a model is, in a sentence. */
 export function toldOf(found, name) {
   const blocks = found.stacks.map((stack) => `${stack.name === "encoder" ? "an encoder" : "a decoder"} of ${number(stack.layers)} ${stack.layers === 1 ? "block" : "blocks"}`).join(" and ");
-  return `${name} is ${blocks}: vectors of ${number(found.width)} channels, ${engineering(found.parameters)} parameters, the numbers that training learns. ${found.stacks.length > 1 ? "The encoder on the left reads the sentence, the decoder on the right writes." : "The input is below, the output above."} Click a box to open it where it stands.`;
+  return `${name}: ${blocks}, with ${engineering(found.parameters)} parameters (params), the numbers that training learned. ${found.stacks.length > 1 ? "The encoder reads the sentence, the decoder writes." : "The input is below, the output above."} Click a box to open it.`;
 }

@@ -1,9 +1,10 @@
-// The picture of the start page: a word at the end of a sentence decides what "it" is, and a head of
-// the model shows it.
+// The picture of the start page: a sentence that the model translates as it is typed, and where a head
+// looks as it writes. It opens with two in which the last word decides what "it" is.
 
 import { addressOf } from "./address.js";
 import { live } from "./api.js";
-import { h } from "./dom.js";
+import { button } from "./controls.js";
+import { h, isStill } from "./dom.js";
 import { spokenPiece } from "./draw/links.js";
 import { wordLines } from "./draw/word_lines.js";
 import { notedHead, pieceOf } from "./subject.js";
@@ -13,57 +14,129 @@ const MODEL = "en-de";
 const TEXT = "The animal didn't cross the street because it was too ";
 const ENDS = [["tired", "es"], ["wide", "sie"]]; // German names a thing by the gender of its noun
 const LEAST = 0.05; // weights below draw no line
+const PAUSE = 300; // milliseconds after a letter until the sentence counts as typed
+const BEAT = 130; // milliseconds between two words that are written
 
-/** Two sentences that differ in their last word, and what the pronoun of each translation looks at; null without the model or its page. */
+const example = (last) => `${TEXT}${last}.`;
+
+/** The sentence that is typed, its translation, and what the chosen head looks at; null without the model or its page. */
 export function openingPicture(studio) {
   const { part, layer, heads } = notedHead(studio, MODEL);
   // An exported course of a few pages may lack the one whose answers these are.
   if (!part || !studio.pages.some(({ name }) => name === "attention")) return null;
-  const why = addressOf("translate", new URLSearchParams({ model: MODEL, text: `${TEXT}${ENDS[0][0]}.` }).toString());
-  const own = h("input", { type: "text", id: "own-sentence", name: "text", placeholder: "The dog saw the cat because it barked.", required: true, maxlength: 200 });
-  const go = (event) => {
-    event.preventDefault();
-    location.assign(addressOf("translate", new URLSearchParams({ model: MODEL, text: own.value }).toString()));
+  const noted = Number(heads[0]);
+  const own = h("input", { type: "text", id: "own-sentence", value: example("tired"), maxlength: 200, spellcheck: "false", autocomplete: "off" });
+  const asks = h("p", {}, "“it”: the animal or the street? The last word decides, and German has to say which: ", h("em", {}, "es"), " for das Tier, ", h("em", {}, "sie"), " for die Straße.");
+  const halves = ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: noted }));
+  const [typed, other] = halves;
+  const reset = button("Back to the two sentences", () => show(example("tired")), { quiet: true });
+  const choice = h("span", { class: "heads", role: "group", "aria-label": "Head" });
+  const why = h("a", {}, "Why this word?");
+  const all = h("span", {});
+  const words = h("p", { class: "note" }, "Lines: where head ", choice, ` of layer ${layer + 1} looks as it writes, `, all, `. Head ${noted + 1} finds the noun whose gender counts. Where a head looks is not yet what decides: `, why, " measures that.");
+  let waiting = null;
+  function show(text) {
+    clearTimeout(waiting);
+    if (own.value !== text) own.value = text;
+    if (!text.trim()) return;
+    const opens = text === example("tired");
+    asks.hidden = other.element.hidden = !opens;
+    reset.hidden = opens;
+    why.href = addressOf("translate", new URLSearchParams({ model: MODEL, text }).toString());
+    typed.ask(text);
+  }
+  own.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => show(own.value), PAUSE);
+  });
+  const take = (head) => {
+    for (const each of halves) each.take(head);
+    [...choice.children].forEach((each, i) => each.setAttribute("aria-pressed", String(i === head)));
   };
-  return h("section", { class: "opening", "aria-label": "One word decides" },
-    h("p", {}, "What is “it”, the animal or the street? The last word decides, and the German pronoun says it: es for das Tier, sie for die Straße. A line shows where a head of the model looks as it writes."),
-    ENDS.map(([last, pronoun]) => half({ last, pronoun, part, layer, head: Number(heads[0]) })),
-    h("form", { class: "row own-sentence", onsubmit: go }, h("label", { for: "own-sentence" }, "Your sentence:"), own, h("button", { class: "quiet" }, "Translate it")),
-    h("p", { class: "note" }, "Where a head looks is not yet what decides: ", h("a", { href: why }, "Why this word?"), " measures that."));
+  typed.counted((count, layers) => {
+    if (choice.children.length === count) return;
+    all.textContent = `one of ${layers * count} heads`;
+    choice.replaceChildren(...Array.from({ length: count }, (_, i) => button(String(i + 1), () => take(i), { quiet: true })));
+    take(noted);
+  });
+  reset.hidden = true;
+  show(own.value);
+  other.ask(example("wide"));
+  return h("section", { class: "opening", "aria-label": "A sentence and its translation" },
+    h("form", { class: "row own-sentence", onsubmit: (event) => {
+      event.preventDefault();
+      show(own.value);
+    } }, h("label", { for: "own-sentence" }, "Type a sentence:"), own, reset),
+    asks, halves.map(({ element }) => element), words);
 }
 
+/** One sentence over its translation. */
 function half({ last, pronoun, part, layer, head }) {
-  const text = `${TEXT}${last}.`;
   const host = h("div", { class: "word-pair in-columns" });
   const said = h("span", { class: "said", role: "status" });
-  const link = h("a", {}, "All heads of this sentence");
+  const link = h("a", {}, "All heads");
   const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
-  live(host, (signal) => ownAttention({ model: MODEL, text, part, layer }, signal), ({ found, words }) => {
-    link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, row: pieceOf(found.rows.pieces, pronoun) }).toString());
-    fill(host, { written: words.rows.pieces, read: words.columns.pieces, weights: words.maps.get(head), pronoun, said });
-  })();
-  return element;
+  let text = "";
+  let counted = () => {};
+  let shown = null;
+  const ask = live(host, (signal) => ownAttention({ model: MODEL, text, part, layer }, signal), ({ found, words }) => {
+    const row = pieceOf(found.rows.pieces, pronoun);
+    link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, ...(row < 0 ? {} : { row }) }).toString());
+    counted(words.maps.size, found.parts.find((each) => each.part === part).blocks.length);
+    shown = fill(host, { written: words.rows.pieces, read: words.columns.pieces, maps: words.maps, pronoun, said });
+    shown.take(head);
+    shown.write();
+  });
+  return {
+    element,
+    ask(next) {
+      text = next;
+      ask();
+    },
+    counted(tell) {
+      counted = tell;
+    },
+    take(next) {
+      head = next;
+      shown?.take(head);
+    },
+  };
 }
 
-/** The two texts and the lines of the word that is pointed at, of the pronoun otherwise. */
-function fill(host, { written, read, weights, pronoun, said }) {
+/** The two texts and the lines of the word that is pointed at; else of the pronoun, or where there is none, of all words. */
+function fill(host, { written, read, maps, pronoun, said }) {
   const { layer, draw } = wordLines(host);
   const own = pieceOf(written, pronoun);
   const end = read.length - 1; // the mark of the end, which is not shown: no line can lead there
+  let weights = null;
   const above = read.map((word) => h("span", { class: "word" }, spokenPiece(word)));
   const below = written.map((word, row) => h("button", {
     type: "button", class: "word",
     onpointerenter: () => look(row), onfocus: () => look(row), onclick: () => look(row), onpointerleave: () => look(own), onblur: () => look(own),
   }, spokenPiece(word)));
+  const sharesOf = (row) => [...weights.subarray(row * read.length, (row + 1) * read.length)];
+  const linesOf = (row, more) => sharesOf(row).map((weight, i) => ({ above: above[i], below: below[row], weight, said: above[i], ...more })).filter(({ weight }, i) => weight >= LEAST && i < end);
+  const rows = below.slice(0, -1).map((_, row) => row);
   function look(row) {
-    const shares = [...weights.subarray(row * read.length, (row + 1) * read.length)];
+    const shares = row < 0 ? read.map(() => 0) : sharesOf(row);
     above.forEach((word, i) => word.style.setProperty("--weight", shares[i].toFixed(3)));
-    draw(shares.map((weight, i) => ({ above: above[i], below: below[row], weight, strong: true, said: above[i] })).filter(({ weight }, i) => weight >= LEAST && i < end));
+    draw(row < 0 ? rows.flatMap((each) => linesOf(each)) : linesOf(row, { strong: true }));
     below.forEach((word, i) => word.setAttribute("aria-pressed", String(i === row)));
     const most = shares.indexOf(Math.max(...shares));
-    said.textContent = `“${below[row].textContent}” looks at ${most === end ? "the end of the text" : `“${above[most].textContent}”`}: ${Math.round(100 * shares[most])} % of its attention.`;
+    said.textContent = row < 0 ? "Point at a word of the translation." : `“${below[row].textContent}” looks at ${most === end ? "the end of the text" : `“${above[most].textContent}”`}: ${Math.round(100 * shares[most])} % of its attention.`;
   }
   const line = (title, words) => [h("h3", {}, title), h("p", { class: "text" }, words.slice(0, -1).flatMap((word) => [word, " "]))];
   host.replaceChildren(...line("Text", above), ...line("Translation", below), layer);
-  look(own);
+  return {
+    take(head) {
+      weights = maps.get(head);
+      look(own);
+    },
+    /** Let the words come one after the other, each with its lines; those of the followed word stay. */
+    write() {
+      if (isStill()) return;
+      rows.forEach((row) => below[row].animate([{ opacity: 0 }, { opacity: 1 }], { duration: BEAT, delay: row * BEAT, fill: "backwards" }));
+      draw(rows.flatMap((row) => linesOf(row, { strong: true, delay: row * BEAT, ...(row === own ? {} : { said: null, passes: own >= 0 }) })));
+    },
+  };
 }

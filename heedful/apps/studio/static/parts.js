@@ -148,7 +148,7 @@ export function told(values, count) {
   const next = all[count];
   return {
     title: last ? last.name : "A sentence",
-    does: last ? last.does : "Text goes in. Everything else you add part by part.",
+    does: last ? last.does : "Text goes in. Click the marked part to add it, and so on up to the next word.",
     missing: next ? `Missing next: ${next.name.toLowerCase()}. ${next.until}` : DONE,
   };
 }
@@ -156,8 +156,8 @@ export function told(values, count) {
 /** The names of all boxes that are there after some steps. */
 export const present = (values, count) => new Set(steps(values).slice(0, count).flatMap((each) => each.adds));
 
-/** The part that comes next, and whether it stands in the decoder of a translator; null at the end. */
+/** The part that comes next: its name and the boxes that it adds; null at the end. */
 export function upcoming(values, count) {
   const next = steps(values)[count];
-  return next ? { name: next.name, decoder: values.task === "translation" && !ENCODER.includes(next.key) } : null;
+  return next ? { name: next.name, adds: next.adds } : null;
 }

@@ -13,6 +13,10 @@ const PAUSE = 0.9; // seconds between two waves
 const SENTENCE = ["I", "love", "cats"];
 const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
 const NEXT = "Katzen";
+/** What `next` asks a model: the candidates for the word after those that are written. */
+export const ASKED = { line: `${SENTENCE.join(" ")}.`, before: WRITTEN.slice(1).join(" "), count: 3 };
+
+const EVERY_PART = { has: () => true };
 
 /** The boxes of a stack from bottom to top; those of a block are marked, and `until` bounds a bypass. */
 function boxes(view, decoder) {
@@ -101,7 +105,8 @@ export function drawnParameters(view) {
 
 /**
  * Draw the model.
- * @param view {values, there: set of parts, next: {name, decoder} or null, counts: parameters by part,
+ * @param view {values, there: set of parts, next: {name, adds: its parts} or null, add: called to add it, written: the word that
+ *   comes out, with its share, if a model told it; counts: parameters by part,
  *   layers: {encoder, decoder}, states: bytes of a layer's state by stack,
  *   broken: whether a part is switched off, so that nobody knows what it writes, moving}
  */
@@ -114,15 +119,13 @@ function draw(host) {
   const { view } = host;
   cancelAnimationFrame(host.frame);
   const two = view.values.task === "translation";
-  const alone = two && !view.there.has("d_embedding") && !view.next?.decoder; // an encoder by itself has all the room
-  const zoom = alone && host.clientWidth > 560 ? 1.3 : 1;
-  const width = Math.max(300, host.clientWidth) / zoom;
+  const width = Math.max(300, host.clientWidth);
   const gap = width < 560 ? 14 : 46;
-  const column = alone ? width - 4 : two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
+  const column = two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
   const stacks = [stackOf(view, false, { left: two ? 2 : (width - column) / 2, width: column })];
-  if (two && !alone) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
+  if (two) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
   const height = Math.max(...stacks.map((each) => each.height), 150);
-  const svg = s("svg", { width: width * zoom, height: height * zoom, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
   svg.append(s("defs", {}, s("marker", { id: "asm-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "asm-branch", d: "M0 0L8 4L0 8z" }))));
   for (const each of stacks) place(each, height);
@@ -133,30 +136,34 @@ function draw(host) {
 }
 
 function stackOf(view, decoder, { left, width }) {
-  const list = boxes(view, decoder);
+  const all = boxes({ ...view, there: EVERY_PART }, decoder);
   const narrow = width < 280;
   const own = decoder ? view.layers.decoder : view.layers.encoder;
   const last = decoder || view.values.task !== "translation";
   const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
   if (last) {
-    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : `Output projection${view.counts.shared.output ? ", the same table" : ""}`, count: view.counts.output, shared: view.counts.shared.output, shape: [SENTENCE.length, view.values.vocabulary], after: true });
-    if (view.there.has("softmax")) list.push({ key: "softmax", name: "Softmax", count: 0, shape: [SENTENCE.length, view.values.vocabulary], after: true, thin: true });
+    all.push({ key: "output", name: narrow ? "Output" : `Output projection${view.counts.shared.output ? ", the same table" : ""}`, count: view.counts.output, shared: view.counts.shared.output, shape: [SENTENCE.length, view.values.vocabulary], after: true },
+      { key: "softmax", name: "Softmax", count: 0, shape: [SENTENCE.length, view.values.vocabulary], after: true, thin: true });
   }
-  if (view.next && view.next.decoder === decoder) list.push({ key: "next", name: `next: ${view.next.name}`, next: true, thin: true });
+  // What is not there yet keeps its place: the outline of the whole model is seen from the start.
   let rise = 34;
-  for (const [i, box] of list.entries()) {
-    const inside = box.block && !list[i - 1]?.block;
-    const outside = !box.block && list[i - 1]?.block && !box.gone;
+  for (const [i, box] of all.entries()) {
+    const inside = box.block && !all[i - 1]?.block;
+    const outside = !box.block && all[i - 1]?.block && !box.gone;
     rise += ROW.gap + (inside ? 16 : 0) + (outside ? 26 : 0);
     box.low = rise;
-    box.height = box.next ? 26 : box.thin || box.gone ? 21 : ROW.height;
+    box.height = box.thin || box.gone ? 21 : ROW.height;
     rise += box.height;
+    box.ghost = !view.there.has(box.key);
+    box.next = box.ghost && view.next?.adds.includes(box.key) ? view.next : null;
   }
+  const list = all.filter((box) => !box.ghost);
   // Between the names and the sizes; the words below stand further apart.
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
-  const stack = { decoder, list, left, width, narrow, lanes, feet, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
-  stack.written = view.broken ? "?" : decoder ? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
+  const grows = view.next?.adds.includes(decoder ? "d_repeat" : "repeat") ? view.next : null;
+  const stack = { decoder, all, list, left, width, narrow, lanes, feet, own, repeat, grows, last, add: view.add, height: rise + (last ? 40 : 36), words: decoder ? WRITTEN : SENTENCE };
+  stack.written = view.broken ? "?" : decoder ? view.written ?? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -164,52 +171,67 @@ function stackOf(view, decoder, { left, width }) {
 /** Turn rises from the bottom into places from the top. */
 function place(stack, height) {
   stack.bottom = height - 30;
-  for (const box of stack.list) box.y = height - box.low - box.height;
+  for (const box of stack.all) box.y = height - box.low - box.height;
   stack.top = stack.list.length ? stack.list.at(-1).y : stack.bottom - 4;
 }
 
 function drawStack(svg, stack) {
-  const { list, left, width, lanes, feet, bottom, narrow } = stack;
-  const end = list.at(-1)?.next ? stack.top + list.at(-1).height + 2 : stack.top - 10;
+  const { all, list, left, width, lanes, feet, bottom, narrow } = stack;
+  const end = Math.min(bottom - 12, stack.top - 10);
   lanes.forEach((x, i) => svg.append(
-    s("text", { class: `asm-word${narrow ? " small" : ""}`, x: feet[i], y: bottom + 22 }, stack.words[i]),
+    s("text", { class: `asm-word${narrow ? " small" : ""}${stack.decoder && !list.length ? " ghost" : ""}`, x: feet[i], y: bottom + 22 }, stack.words[i]),
     s("path", { class: "asm-lane", d: `M${feet[i]} ${bottom + 6}L${x} ${bottom - 6}V${end}` })));
   svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "so far" : "text") : stack.decoder ? "written so far" : "text"));
   frame(svg, stack);
-  const ways = lanes.map((x, i) => ({ stack, colour: i, lane: i, points: [[feet[i], bottom + 6], [x, bottom - 6], [x, end]] }));
+  const ways = list.length === 0 ? [] : lanes.map((x, i) => ({ stack, colour: i, lane: i, points: [[feet[i], bottom + 6], [x, bottom - 6], [x, end]] }));
+  for (const box of all.filter((each) => each.ghost)) svg.append(drawGhost(box, stack));
   for (const box of list) {
     svg.append(drawBox(box, stack));
     ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
   }
   if (stack.last && list.at(-1)?.key === "softmax") {
-    svg.append(s("text", { class: "asm-word next", x: Math.min(lanes[2], left + width - 24), y: stack.top - 15 }, stack.written));
+    const y = stack.top - 9;
+    svg.append(s("text", { class: "asm-word next", x: lanes[0] - 10, y }, stack.written));
+    if (!narrow && stack.decoder) svg.append(s("text", { class: "asm-side", x: left + 4, y }, "next word"));
   }
   return ways;
 }
 
-function frame(svg, { list, left, width, own, repeat, decoder, narrow }) {
-  const block = list.filter((box) => box.block);
-  if (!block.length) return;
+function frame(svg, { all, left, width, own, repeat, grows, add, decoder, narrow }) {
+  const block = all.filter((box) => box.block);
   const high = Math.min(...block.map((box) => box.y)) - 8;
   const low = Math.max(...block.map((box) => box.y + box.height)) + 12;
   if (repeat) for (const by of [6, 3]) svg.append(s("rect", { class: "asm-behind", x: left + by, y: high - by, width: width - 1, height: low - high, rx: 9 }));
-  const text = repeat ? `${own} ×` : "1 ×";
-  svg.append(s("rect", { class: "asm-frame", x: left, y: high, width: width - 1, height: low - high, rx: 9 }),
-    s("text", { class: "asm-times", x: left + 4, y: high - (repeat ? 9 : 4) }, narrow ? text : `${text} ${decoder ? "decoder" : ""} block`.replace("  ", " ")));
+  const kind = grows ? " next" : block.every((box) => box.ghost) ? " ghost" : "";
+  const text = grows ? `+ ${own} ×` : repeat ? `${own} ×` : kind ? "" : "1 ×";
+  svg.append(s("rect", { class: `asm-frame${kind}`, x: left, y: high, width: width - 1, height: low - high, rx: 9 }),
+    s("text", { class: `asm-times${kind}`, x: left + 4, y: high - (repeat ? 9 : 4), ...(grows ? { "data-next": grows.name, onclick: add } : {}) }, narrow ? text : [text, decoder ? "decoder" : "", "block"].filter(Boolean).join(" ")));
+}
+
+/** The outline of a part that is not there yet; a click on the next one adds it. */
+function drawGhost({ next, y, height, name, block }, { left, width, narrow, add, decoder }) {
+  const [x, w] = [left + 8, width - 17];
+  const group = s("g", { class: `asm-box ${next ? "next" : "ghost"}`, ...(next ? { "data-next": next.name, onclick: add } : {}) },
+    s("rect", { x, y, width: w, height, rx: 6 }));
+  const [title] = name.split(", ");
+  const text = `${next ? "+ " : ""}${title.replace(/^\+ /, "")}`;
+  group.append(s("text", { class: "name", x: x + 8, y: y + height / 2 + 4 }, narrow && text.length > 20 ? `${text.slice(0, 19)}…` : text),
+    s("title", {}, next ? `next: ${next.name}` : `${block && decoder ? "decoder, " : ""}to come: ${title}`));
+  return group;
 }
 
 function drawBox(box, { left, width, narrow }) {
   const [x, w] = [left + 8, width - 17];
   const middle = box.y + box.height / 2 + 4;
-  const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.next ? " next" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
+  const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
   const room = narrow ? Math.floor((width - 78) / 7) : 25;
   const [title, ...rest] = box.thin || box.gone ? [box.name] : box.name.split(", ");
   const detail = rest.join(", ");
   const name = narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
-  group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone && !box.next) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
-  if (!narrow && !box.gone && !box.next) {
+  group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
+  if (!narrow && !box.gone) {
     const size = box.size ?? (box.count === undefined ? "" : box.shared ? (box.count ? `shared + ${engineering(box.count)}` : "shared") : box.count === 0 ? "no weights" : engineering(box.count));
     const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
     const two = size && shape && !box.thin;
@@ -384,6 +406,6 @@ function along(points, way) {
 }
 
 function describe(view, stacks) {
-  const of = (stack) => stack.list.filter((box) => !box.gone && !box.next).map((box) => box.name).join(", ") || "nothing yet";
+  const of = (stack) => stack.list.filter((box) => !box.gone).map((box) => box.name).join(", ") || "nothing yet";
   return stacks.map((stack) => `${stack.decoder ? "Decoder" : "Stack"}, from bottom to top: ${of(stack)}${stack.repeat ? `; ${stack.own} blocks` : ""}.`).join(" ");
 }

@@ -19,7 +19,7 @@ let charts = 0;
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
  * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name,
- *   label: what stands at its end instead of the name; of a pale one where it is free, run: what it is of, to lift it, unread: true for no number under the pointer}],
+ *   label: what stands at its end instead of the name; of a pale one where it is free, run: what it is of, to lift it, unread: true for no number under the pointer, of a pale one also none in the table}],
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
@@ -255,7 +255,8 @@ function numbers({ all, chart }) {
   const places = [...new Set(all.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
   const every = Math.ceil(places.length / ROWS) | 1; // odd, for curves that stand at even and at odd places
   const shown = places.filter((_, i) => i % every === 0 || i === places.length - 1);
-  const by = all.map((each) => new Map(each.points));
+  const read = all.filter((each) => !(each.faint && each.unread));
+  const by = read.map((each) => new Map(each.points));
   const rows = shown.map((value) => [number(value), ...by.map((points) => (points.has(value) ? number(points.get(value)) : ""))]);
-  return table(chart.describe, [chart.x.label, ...all.map((each) => each.name)], rows);
+  return table(chart.describe, [chart.x.label, ...read.map((each) => each.name)], rows);
 }

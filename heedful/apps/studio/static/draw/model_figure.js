@@ -87,7 +87,7 @@ function stackOf(stack, view) {
 function boxOf(stack, box, view) {
   const address = addressOfBox(stack, box);
   const open = view.open === address;
-  const note = [box.note, box.parameters ? engineering(box.parameters) : ""].filter(Boolean).join(" · ");
+  const note = [box.note, box.parameters ? `${engineering(box.parameters)} params` : ""].filter(Boolean).join(" · ");
   const press = h("button", { type: "button", "aria-expanded": String(open), "data-box": address, onclick: () => view.choose(open ? "" : address) },
     h("span", { class: "title" }, box.title), note ? h("span", { class: "size" }, note) : null);
   const made = h("div", { class: `model-box ${box.kind}${THIN.includes(box.kind) ? " thin" : ""}${open ? " open" : ""}` }, press);

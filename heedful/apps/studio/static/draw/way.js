@@ -13,6 +13,8 @@ const [NARROW, LETTER] = [34, 4.7]; // the least width of a column, and of a let
 const [GAP, PASSED] = [16, 6]; // between two parts, where the flow is seen, and between two that are folded
 const ASIDE = 6; // columns of the decoder beside those of the encoder
 const BETWEEN = 0.6; // of a column, between encoder and decoder
+const WIDER = 1.35; // a column of the decoder, beside one of the encoder
+const FOLDS = { memory: "feedforward" }; // the encoder's last part becomes its one row
 const OF_DECODER = ["back", "source", "stream", "writing"]; // which go down in the decoder's newest column
 const UNFOLD = 650; // milliseconds
 
@@ -94,12 +96,15 @@ export function drawWay(host, found, view) {
   const left = host.clientWidth < 560 ? 76 : LEFT;
   const columns = found.pieces.length;
   const longest = Math.max(...found.pieces.map((piece) => shownPiece(piece).length));
-  const names = [...new Set(view.stops.slice(0, view.stop + 1).map((each) => each.part))];
-  const all = columns + (names.includes("back") ? BETWEEN + ASIDE : 0);
+  const passed = [...new Set(view.stops.slice(0, view.stop + 1).map((each) => each.part))];
+  const decodes = passed.includes("back");
+  // Beside the decoder the encoder's steps are one row, what came out of them: the room is the decoder's.
+  const names = decodes ? ["text", "pieces", "memory", ...passed.slice(passed.indexOf("back"))] : passed;
+  const all = columns + (decodes ? BETWEEN + WIDER * ASIDE : 0);
   const width = Math.max(host.clientWidth, left + all * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
   const step = (width - left - 4) / all;
   const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
-  if (all > columns) place.aside = asideOf(found, place);
+  if (decodes) place.aside = asideOf(found, place);
   const svg = s("svg", { class: [step < 42 ? "narrow" : "", place.aside ? "decodes" : ""].join(" ").trim() || null, width, role: "group", "aria-label": describe(found, view) });
   const still = isStill();
   const last = host.way?.found === found && host.way.width === width ? host.way : null;
@@ -116,13 +121,14 @@ export function drawWay(host, found, view) {
     const open = name === view.stops[view.stop].part;
     const inner = s("g", {});
     const height = PARTS[name](inner, found, { ...view, open, name: view.stops[view.stop].name, last: view.stop === view.stops.length - 1 }, place);
+    inner.append(...inner.querySelectorAll(":scope > .way-title")); // above what they slide over
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
-    moves(outer, parts.get(name), before.get(name), before.size > 0);
-    const decodes = place.aside && OF_DECODER.includes(name);
-    if (name !== names[0] && !decodes) layer.append(flow(columns, place, y - gap, y, place.aside ? -1 : view.query));
+    moves(outer, parts.get(name), before.get(name) ?? before.get(FOLDS[name]), before.size > 0);
+    const isAside = decodes && OF_DECODER.includes(name);
+    if (name !== names[0] && !isAside) layer.append(flow(columns, place, y - gap, y, place.aside ? -1 : view.query));
     if (name === "source") layer.append(flow(columns, place, parts.get("back").y - GAP, y));
-    if (decodes) layer.append(flow(1, { middle: () => place.aside.newest }, name === "back" ? parts.get("pieces").y + 26 : y - gap, y, 0));
+    if (isAside) layer.append(flow(1, { middle: () => place.aside.newest }, name === "back" ? parts.get("pieces").y + 26 : y - gap, y, 0));
     layer.append(outer);
     gap = names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
     y += height + gap;
@@ -131,7 +137,8 @@ export function drawWay(host, found, view) {
   const top = parts.get(names[0]).height + GAP / 2;
   const end = place.aside ? y - GAP : parts.get("writing")?.y ?? y - GAP;
   const at = place.aside?.newest ?? place.middle(view.query); // the decoder's newest column is followed in its stops
-  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: at - step / 2, y: top, width: step, height: end - top })] : [];
+  const wide = place.aside?.step ?? step;
+  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: at - wide / 2, y: top, width: wide, height: end - top })] : [];
   svg.append(...marked, layer);
   svg.setAttribute("height", y - GAP + 4);
   host.way = { found, width, parts, stop: view.stop, query: view.query };
@@ -139,24 +146,32 @@ export function drawWay(host, found, view) {
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
   if (flies) fly(svg, view.stops[view.stop].name, found, view.query, stood, marks(parts));
+  // In a drawing that scrolls the names of rows go along.
+  const follow = () => svg.style.setProperty("--scrolled", `${host.scrollLeft}px`);
+  host.onscroll = follow;
   // On a narrow screen the column that is followed, or the word that comes out, would lie beyond the edge.
   if (view.stops[view.stop].part === "writing" && !place.aside) host.scrollLeft = (width + left - host.clientWidth) / 2;
   else host.scrollLeft = Math.max(0, at - (host.clientWidth + left) / 2);
+  follow();
   const again = column && (svg.querySelector(`[data-part="${part}"] [data-column="${column}"]`) ?? svg.querySelector(`[data-column="${column}"]`));
   if (again) again.focus({ preventScroll: true });
 }
 
-/** The decoder's columns, beside the encoder's: the last pieces it wrote, and places to come, which the mask hides. */
-function asideOf({ pieces, read }, { middle }) {
-  const first = Math.max(0, read.length - ASIDE + 1);
-  const shown = read.slice(first);
-  const at = (i) => middle(pieces.length + BETWEEN + i);
-  return { first, shown, coming: ASIDE - shown.length, middle: at, newest: at(shown.length - 1) };
+/**
+ * The decoder's columns, beside the encoder's: the last pieces it wrote, those before them as one, and
+ * places to come, which the mask hides.
+ */
+function asideOf({ pieces, read }, { middle, step }) {
+  const first = read.length < ASIDE ? 0 : read.length - ASIDE + 2;
+  const shown = [...(first ? [`${first} earlier`] : []), ...read.slice(first)];
+  const wide = WIDER * step;
+  const at = (i) => middle(pieces.length + BETWEEN - 0.5) + (i + 0.5) * wide;
+  return { first, shown, coming: ASIDE - shown.length, step: wide, cell: Math.min(wide - 4, 74), middle: at, newest: at(shown.length - 1) };
 }
 
-/** Letters that a scale stretches cannot be read: they come when it is nearly done. */
-function lettersLate(inner, slide) {
-  for (const text of inner.querySelectorAll("text")) slide(text, [{ opacity: 0 }, { opacity: 0, offset: 0.4 }, { opacity: 1 }]);
+/** Letters that a scale stretches cannot be read: they come when it is done. */
+function lettersLate(inner) {
+  for (const text of inner.querySelectorAll("text")) text.animate([{ opacity: 0 }, { opacity: 0, offset: 0.75 }, { opacity: 1 }], UNFOLD * 1.2);
 }
 
 /** Let a part go from where and how it stood to where and how it stands. */
@@ -166,13 +181,13 @@ function move(outer, now, then, unfolding) {
   if (!then) {
     if (unfolding) {
       slide(now.inner, [{ opacity: 0, transform: "scaleY(0.1)" }, { opacity: 1, transform: "scaleY(1)" }]);
-      lettersLate(now.inner, slide);
+      lettersLate(now.inner);
     }
     return;
   }
   if (then.y !== now.y) slide(outer, [{ transform: `translate(0px, ${then.y}px)` }, { transform: `translate(0px, ${now.y}px)` }]);
   if (then.open === now.open) return;
-  if (then.height !== now.height) lettersLate(now.inner, slide);
+  if (then.height !== now.height) lettersLate(now.inner);
   slide(now.inner, [{ opacity: 0, transform: `scaleY(${then.height / now.height})` }, { opacity: 1, transform: "scaleY(1)" }]);
   const ghost = s("g", { class: "way-ghost", "aria-hidden": "true" }, ...[...then.inner.childNodes].map((child) => child.cloneNode(true)));
   for (const each of ghost.querySelectorAll("[tabindex]")) each.removeAttribute("tabindex");

@@ -39,6 +39,7 @@ const PARTS = {
     vectors("Feed-forward", found, [["neurons", found.inner], ["added", found.feedforward_output], ["after the block", found.output]]),
     ...(found.active ? [{ title: "Share of active neurons", columns: found.pieces, rows: [found.active] }] : []),
   ] : folded("Feed-forward", found, found.feedforward_output)),
+  memory: (found) => vectors("The encoder's output", found, [["after the last block", found.after.at(-1)]]),
   back: (found) => ({ title: "Attention to what is written", columns: ["piece", "weight"], rows: found.read.map((piece, i) => [piece, found.cross.back?.[i] ?? ""]) }),
   source: (found) => ({ title: "Attention to the source", columns: ["piece", "weight"], rows: found.pieces.map((piece, i) => [piece, found.cross.weights[i]]) }),
   stream: (found) => ({ title: "The decoder's newest column", columns: ["channel", ...Object.keys(found.cross.stream)], rows: found.cross.stream.output.map((_, i) => [i + 1, ...Object.values(found.cross.stream).map((vector) => vector[i])]) }),

@@ -9,7 +9,7 @@ const STRIP = 11; // height of a part that is folded
 const VECTOR = 96; // height of a vector that is open
 const ROW = 22; // of a matrix, at most
 
-const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
+const title = (text, y, colour = null) => s("text", { class: "way-name way-title", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
 const hundredths = (weight) => (weight > 0 && weight < 0.01 ? "<0.01" : number(Number(weight.toFixed(2)))); // longer ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
@@ -114,15 +114,17 @@ function carried(place, j, at, [from, to], weight) {
 const flowTo = (x, from, to) => s("path", { class: "way-flow followed", d: `M${x} ${from}L${x} ${to}` });
 
 /** The decoder's pieces beside the encoder's; the newest one is followed. */
-function writtenPieces({ aside, step }) {
+function writtenPieces({ aside }) {
+  const { step } = aside;
   const box = (i, kind, piece) => s("g", { class: kind }, s("rect", { x: aside.middle(i) - step / 2 + 2, y: 0, width: step - 4, height: 26, rx: 5 }), piece ? named(shownPiece(piece), aside.middle(i), 0, step - 5) : null);
   return [...aside.shown.map((piece, i) => box(i, `way-piece written${i === aside.shown.length - 1 ? " chosen" : ""}`, piece)),
     ...Array.from({ length: aside.coming }, (_, i) => box(aside.shown.length + i, "way-coming"))];
 }
 
 /** A vector in the decoder's newest column, with its name and first numbers beside it. */
-function newestVector(words, values, mark, { aside, step, cell }, { y, height, most }) {
-  const x = aside.newest - step / 2 - 8;
+function newestVector(words, values, mark, { aside }, { y, height, most }) {
+  const { cell } = aside;
+  const x = aside.newest - aside.step / 2 - 8;
   const place = { middle: () => aside.newest, cell };
   return [...(values ? vectors(mark, [values], place, { y, height, most }) : [s("rect", { class: "way-frame open", x: aside.newest - cell / 2, y, width: cell, height })]),
     s("text", { class: "way-value", x, y: y + height / 2 + 4, style: { textAnchor: "end" } }, values ? firstOf(values, 3) : ""),
@@ -185,7 +187,7 @@ export const PARTS = {
     const largest = (1.8 * place.step * found.pieces.length) / found.text.length; // a letter is about half as wide as high
     const size = Math.max(5, Math.min(open ? 24 : 13, largest));
     own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
-    if (place.aside) own.append(s("text", { class: "way-name", x: place.aside.middle(0) - place.step / 2, y: 14 }, "The decoder writes"));
+    if (place.aside) own.append(s("text", { class: "way-name", x: place.aside.middle(0) - place.aside.step / 2, y: 14 }, "The decoder writes"));
     return open ? 56 : 18;
   },
   pieces(own, found, view, place) {
@@ -264,12 +266,18 @@ export const PARTS = {
       ...legend(most, place, y + 116));
     return y + 128;
   },
+  /** What the encoder made of the text, in the decoder's stops. */
+  memory(own, found, view, place) {
+    own.append(title("Encoder’s output", 24), ...vectors("added", found.after.at(-1), place, { height: 40 }));
+    return 40;
+  },
   back(own, found, { open }, place) {
     const { first, middle, shown, coming, newest } = place.aside;
-    const back = found.cross.back?.slice(first) ?? [];
+    const all = found.cross.back ?? [];
+    const back = first && all.length ? [all.slice(0, first).reduce((sum, weight) => sum + weight), ...all.slice(first)] : all;
     own.append(title("Self-attention", open ? 52 : 10));
     if (!open) {
-      own.append(...shaded(middle, back, place));
+      own.append(...shaded(middle, back, place.aside));
       return STRIP;
     }
     own.append(...toNewest(middle, back, place, 90), coming ? s("text", { class: "way-value", x: middle(shown.length + (coming - 1) / 2), y: 12 }, coming > 1 ? "hidden: to come" : "hidden") : "",
@@ -291,7 +299,7 @@ export const PARTS = {
     const { stream } = found.cross;
     const most = largest(Object.values(stream));
     if (!open) {
-      own.append(title("Decoder", 10), ...vectors("stream", [stream.output], { middle: () => place.aside.newest, cell: place.cell }, { height: STRIP, most }));
+      own.append(title("Decoder", 10), ...vectors("stream", [stream.output], { middle: () => place.aside.newest, cell: place.aside.cell }, { height: STRIP, most }));
       return STRIP;
     }
     const rows = [["Before", "incoming"], ["+ self-attention", "self"], ["+ cross-attention", "cross"], ["+ feed-forward", "feedforward"], ["= after the block", "output"]].filter(([, name]) => stream[name]);

@@ -5,16 +5,35 @@ import { s } from "../dom.js";
 const LABEL = 15; // pixels below or above a word for its share
 const BESIDE = 38; // and beside it
 const LEAST_SAID = 0.05;
+const GROWS = 350; // milliseconds
+
+/** Let a line and its share come when its time is there, also where it is drawn anew meanwhile. */
+function grown([line, ...words], { delay, passes }, began) {
+  if (delay === undefined) return [line, ...words];
+  const gone = passes ? [{ opacity: 1, offset: 0.7 }, { opacity: 0 }] : [];
+  line.setAttribute("pathLength", 1);
+  line.setAttribute("stroke-dasharray", 1);
+  const play = (element, frames) => {
+    const animation = element.animate([...frames, ...gone], { duration: GROWS * (passes ? 3 : 1), delay, fill: passes ? "both" : "backwards" });
+    animation.currentTime = performance.now() - began;
+    if (passes) animation.onfinish = () => element.remove();
+  };
+  play(line, passes ? [{ strokeDashoffset: 1 }, { strokeDashoffset: 0, offset: 0.33 }] : [{ strokeDashoffset: 1 }, { strokeDashoffset: 0 }]);
+  for (const each of words) play(each, passes ? [{ opacity: 0 }, { opacity: 1, offset: 0.33 }] : [{ opacity: 0 }, { opacity: 1 }]);
+  return [line, ...words];
+}
 
 /**
  * A layer of lines over an element.
  * @param host the element, which holds both texts
  * @returns {layer: its element, draw: tells it the lines to show: [{above, below: the words, weight, strong:
- *   whether the line is one of the chosen word, said: the word that the share stands at}]}
+ *   whether the line is one of the chosen word, said: the word that the share stands at, delay: milliseconds
+ *   until it grows from the upper word to the lower one, passes: whether it is gone after that}]}
  */
 export function wordLines(host) {
   const layer = s("svg", { class: "word-lines", "aria-hidden": "true" });
   let lines = [];
+  let began = 0;
   const redraw = () => {
     const from = host.getBoundingClientRect();
     const box = (element) => {
@@ -26,9 +45,10 @@ export function wordLines(host) {
     // Lines of words in other rows run through the text: those of the chosen word are enough then.
     const isBroken = !isBeside && lines.some(({ above, below }) => [[above, upperText], [below, lowerText]].some(([word, text]) => text && text.offsetHeight > 1.8 * word.offsetHeight));
     host.classList.toggle("in-rows", isBroken); // with room for shares between its rows
-    layer.replaceChildren(...lines.filter(({ strong }) => strong || !isBroken).flatMap(({ above, below, weight, strong, said }) => {
+    layer.replaceChildren(...lines.filter(({ strong }) => strong || !isBroken).flatMap((line) => grown(drawn(line), line, began)));
+    function drawn({ above, below, weight, strong, said }) {
       const [upper, lower] = [box(above), box(below)];
-      const label = strong && weight >= LEAST_SAID ? said : null;
+      const label = strong && weight >= LEAST_SAID ? said : null; // none where several would stand at one word
       const look = { class: strong ? "word-line strong" : "word-line", "stroke-width": (0.6 + 7 * weight).toFixed(2), "stroke-opacity": (strong ? Math.min(1, 0.25 + weight) : 0.35 * weight).toFixed(3) };
       const share = `${Math.round(100 * weight)} %`;
       if (isBeside) {
@@ -45,13 +65,14 @@ export function wordLines(host) {
         s("path", { ...look, d: `M${upper.x} ${y}C${upper.x} ${middle} ${lower.x} ${middle} ${lower.x} ${end}` }),
         label && s("text", { class: "word-share", x: (label === above ? upper : lower).x, y: label === above ? upper.bottom + LABEL - 3 : lower.top - 4 }, share),
       ].filter(Boolean);
-    }));
+    }
   };
   new ResizeObserver(redraw).observe(host);
   return {
     layer,
     draw(next) {
       lines = next;
+      began = performance.now();
       redraw();
     },
   };

@@ -1,17 +1,19 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
-import { engineering, figure, folded, h, isStill, number, section, table } from "../dom.js";
-import { assemblyPicture, drawnParameters } from "../draw/assembly.js";
+import { engineering, figure, folded, foldedSection, h, isStill, number, section, table } from "../dom.js";
+import { ASKED, assemblyPicture, drawnParameters } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
 import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
 import { saves } from "../save.js";
+import { placeNamed } from "../subject.js";
 import { drawRuns, liveTraining, mark, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
-const [START, FIRST] = [-1, 3]; // a page without settings opens on its first parts, up to self-attention
+const START = -1; // a page without settings opens on the outline, with nothing added
+const WRITER = "en-de"; // whose next word the complete translator writes: a model of these parts
 
 // The 2017 base model, which the sizes of everything since are compared with.
 export const defaults = () => ({
@@ -23,6 +25,8 @@ export const defaults = () => ({
 });
 
 const onlyView = new Set(["parts", "flow", "seed"]); // settings that change no model
+const SWITCHED = ["residual", "network", "scale", "norm_placement", "positions", "num_heads"]; // by the switches, too
+const PLANNED = Object.keys(defaults()).filter((name) => !onlyView.has(name) && !SWITCHED.includes(name));
 const TASKS = [["translation", "Translator: encoder and decoder"], ["causal_lm", "Language model: decoder"], ["masked_lm", "Masked language model: encoder"]];
 const DIALS = ["width", "encoder_layers", "decoder_layers", "num_heads", "activation", "norm", "norm_placement", "positions", "residual", "share_embeddings", "dropout", "bias", "max_length"];
 const HEADS = [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 32, 64, 96];
@@ -85,7 +89,7 @@ function fromModel({ recurrent, convolution, ...model }) {
   return convolution ? { ...model, family: "convolution", kernel_width: convolution.kernel_width } : model;
 }
 
-export async function mount({ root, below, side, state }) {
+export async function mount({ root, below, side, state, studio }) {
   const { presets, mixers } = await call("builder", "presets");
   const still = isStill();
   // Who changes a size or switches a part off wants to see it in the whole model.
@@ -93,13 +97,13 @@ export async function mount({ root, below, side, state }) {
     if (state.values.parts === START && state.differs(Object.keys(state.values).filter((name) => !onlyView.has(name)))) state.set({ parts: COMPLETE });
   };
   complete();
-  const count = () => (state.values.parts === START ? FIRST : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
+  const count = () => (state.values.parts === START ? 0 : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
   const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
   const add = button("Next part", () => go(count() + 1));
   const back = button("Take back", () => go(count() === steps(state.values).length ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
   const moving = button("Stop the flow", () => state.set({ flow: !state.values.flow }), { quiet: true });
-  const legend = h("span", { class: "note" }, "Mixed colours: words that met. Frame: worked on alone.");
+  const legend = h("span", { class: "note assembly-legend" });
   const map = h("ol", {});
   const route = h("nav", { class: "map", "aria-label": "Parts in their order" }, map);
   const words = h("div", { class: "told assembling", role: "status" });
@@ -118,6 +122,7 @@ export async function mount({ root, below, side, state }) {
   let found = null;
   let recorded = null;
   let training = null;
+  let nextWord = null; // the word that a model writes next, with its share
   let unfolded = null; // the part of the model whose steps were asked for, until a step is taken
   const trainer = liveTraining({
     components: () => smallParts(state.values), seed: () => state.values.seed, names: smallName,
@@ -129,19 +134,31 @@ export async function mount({ root, below, side, state }) {
   const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model"), legend), total);
   root.append(body);
   below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))),
-    section("Size and cost", beside.element,
-      h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
-      h("details", {}, titles.tables, components, tables),
-      folded("Settings file: train this model on your own data", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element)));
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))));
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
-  side.append(switches, ...element);
+  const sizes = folded("Plan a model: sizes and other parts", ...element);
+  sizes.classList.add("plan");
+  side.append(switches, sizes);
+  const costs = foldedSection("Size and cost", beside.element,
+    h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
+    h("details", {}, titles.tables, components, tables),
+    folded("Settings file: train this model on your own data", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element));
+  below.append(costs);
+  // Who changes a size plans a model; who builds or switches a part off has no need of sizes.
+  const unfold = () => {
+    const plans = state.differs(PLANNED);
+    sizes.open ||= plans;
+    costs.open ||= plans;
+  };
+  state.watch(unfold);
+  unfold();
 
   function drawPicture() {
     const { values } = state;
-    const view = { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0, moving: values.flow };
+    const view = { values, there: present(values, count()), next: upcoming(values, count()), add: () => go(count() + 1), written: nextWord, counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0, moving: values.flow };
     assemblyPicture(picture, view);
+    if (!view.next && !nextWord) askWord();
     const near = nearest(presets, found.total);
     const drawn = drawnParameters(view);
     total.replaceChildren(facts(view.next ? [[`parameters so far${drawn === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawn)} of ${engineering(found.total)}`, "so-far"]] : [
@@ -150,6 +167,15 @@ export async function mount({ root, below, side, state }) {
       ...Object.entries(found.memory).slice(0, 1).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
     ]));
   }
+
+  /** Ask a model for the word that comes out at the end. */
+  const askWord = live(body, (signal) => (placeNamed(studio, WRITER) ? call("translate", "alternatives", { model: WRITER, ...ASKED }, signal) : null), (answer) => {
+    const [best] = answer?.alternatives ?? [];
+    if (!best) return;
+    nextWord = `${best.word.replace(/\.$/, "")} ${Math.round(100 * best.probability)} %`;
+    drawSteps();
+    drawPicture();
+  });
 
   function drawSteps() {
     const all = steps(state.values);
@@ -160,7 +186,9 @@ export async function mount({ root, below, side, state }) {
     back.disabled = at === 0;
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
-    moving.hidden = legend.hidden = still;
+    moving.hidden = still || at === 0;
+    legend.textContent = [moving.hidden ? "" : "Mixed colours: words that met. Frame: worked on alone.",
+      next || !nextWord || leftOut(state.values).length || state.values.task !== "translation" ? "" : `${nextWord}: computed by ${WRITER}, a small translator of these parts.`].join(" ");
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
     drawRoute(all, at);
     const { title, does, missing } = told(state.values, at);

@@ -7,7 +7,7 @@ import { labelSmoothing, smoothingDefaults } from "../smoothing.js";
 
 export const wide = true;
 export const defaults = () => ({
-  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: false, run: "", ...smoothingDefaults,
+  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 20000, log: false, others: false, run: "", ...smoothingDefaults,
 });
 
 const NAMES = { inverse_sqrt: "inverse square root", cosine: "cosine", linear: "linear", constant: "constant" };
@@ -130,16 +130,20 @@ function warmupRuns(state) {
     const [none] = warmups;
     wordShares(bars, {
       words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
-      rows: [["right answers", warmups.map((run) => shareCell(run.exact, 1, run === none ? "bar undivided" : "bar"))]],
+      rows: [[h("span", {}, "right answers", h("br"), "● one run"), warmups.map((run) => ({ ...shareCell(run.exact, 1, run === none ? "bar undivided" : "bar"), content: [h("b", {}, `${Math.round(100 * run.exact)} %`), ...run.runs.map(dot)] }))]],
     });
     // The one without warm-up keeps its colour.
     const lines = (points) => warmups.map((run) => ({
       run, name: name(run), points: points(run), colour: run === none ? 1 : run === chosen ? 0 : "var(--soft)", faint: run !== chosen && run !== none, named: true, strong: run === chosen,
     }));
     const common = { x: { label: "step", domain: [0, found.steps] }, height: 250, mark: chosen.steps ? [chosen.steps, "end of the warm-up"] : null, choose: ({ run }) => take(run) };
+    // Of the two that are compared each run has its own line, too: how far chance alone goes.
+    const single = [none, chosen].flatMap((run) => run.runs.map((each) => ({
+      run, name: `${name(run)}, one run`, points: each.loss, colour: run === none ? 1 : 0, faint: true, unread: true,
+    })));
     const of = `over ${found.steps} steps, by warm-up: ${warmups.map(name).join(", ")} of them.`;
     lineChart(pictures[0].host, { ...common, series: lines((run) => run.rates), y: { label: "learning rate", zero: true }, legend: false, right: 26, describe: `Learning rate ${of}` });
-    lineChart(pictures[1].host, { ...common, series: lines((run) => run.loss), y: { label: "loss on unseen dates", log: true }, ends: true, right: 106, describe: `Validation loss of a translator of six layers ${of}` });
+    lineChart(pictures[1].host, { ...common, series: [...single, ...lines((run) => run.loss)], y: { label: "loss on unseen dates", log: true }, ends: true, right: 106, describe: `Validation loss of a translator of six layers ${of}` });
     const { told, why } = sentence(found, chosen, away(chosen) < 0.01);
     words.replaceChildren(...told);
     note.textContent = why;
@@ -151,23 +155,24 @@ function warmupRuns(state) {
   return element;
 }
 
+/** A run on the bar of its warm-up, as high as its share of right answers. */
+const dot = ({ exact }, i) => h("i", { class: "run-dot", style: { bottom: `${100 * exact}%`, left: `${72 + 7 * i}%` }, title: percent(exact) });
+
 /** What the runs of the chosen warm-up came to, beside the best ones and those without. */
 function sentence({ warmups, steps, seeds, rate }, chosen, isRecorded) {
-  const best = warmups.reduce((one, run) => (mean(run) < mean(one) ? run : one));
-  const none = warmups[0];
-  const overlaps = (one, other) => one !== other && one.low <= other.high && other.low <= one.high;
-  const share = (value) => percent(value).replace(" ", "\u00a0");
-  const of = (run) => share(run.steps / steps);
-  const figures = (run) => `${mean(run).toFixed(2)}, ${share(run.exact)}`;
-  const alike = warmups.filter((run) => overlaps(run, best)).map(of).join(" and ");
-  const lowest = chosen === best ? `The lowest loss${alike ? `, but runs with ${alike} overlap` : ""}.`
-    : `Lowest loss with ${of(best)} (${figures(best)})${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`;
-  const without = chosen === none ? "" : ` (${figures(none)}${overlaps(chosen, none) ? ", but the runs overlap" : ""})`;
+  const most = (run) => Math.max(...run.runs.map(({ exact }) => exact));
+  const least = (run) => Math.min(...run.runs.map(({ exact }) => exact));
+  const best = warmups.reduce((one, run) => (run.exact > one.exact ? run : one));
+  const [none] = warmups;
+  const overlaps = (one, other) => one !== other && least(one) <= most(other) && least(other) <= most(one);
+  const whole = (value) => `${Math.round(100 * value)}\u00a0%`;
+  const of = (run) => whole(run.steps / steps);
+  const alike = warmups.filter((run) => overlaps(run, best)).map(of);
+  const others = alike.length ? `, but runs with ${alike.length > 1 ? `${alike.slice(0, -1).join(", ")} and ` : ""}${alike.at(-1)} overlap: any of these will do.` : ".";
   return {
     told: [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isRecorded ? "" : ", the nearest that was recorded",
-      `: loss ${mean(chosen).toFixed(2)} at the end, ${share(chosen.exact)} of unseen dates exactly right. `, h("span", { "data-fact": "lowest" }, lowest)],
-    why: `Without warm-up the loss falls sooner and ends higher${without}; the usual reason: Adam's averages of past gradients at first know few batches. Means of ${seeds} runs of a small translator of dates; the rate goes to ${rate} and down a cosine.`,
+      `: ${whole(chosen.exact)} of unseen dates exactly right, from ${whole(least(chosen))} to ${whole(most(chosen))} in ${seeds} runs. `,
+      h("span", { "data-fact": "best" }, chosen === best ? `The most${others}` : `The most: ${of(best)} with ${whole(best.exact)}${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`)],
+    why: `Thin lines: the ${seeds} runs, each from other random weights. Without warm-up the loss falls sooner and ends higher, and chance decides how high; the usual reason: Adam's averages of past gradients at first know few batches. A small translator of dates; the rate goes to ${rate} and down a cosine.`,
   };
 }
-
-const mean = (run) => run.loss.at(-1)[1];
