@@ -19,7 +19,7 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -93,6 +93,7 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
         exception_handlers={
             HTTPException: _not_found,
             UserError: _user_error,
+            ClientDisconnect: _hung_up,
             Exception: _internal_error,
         },
         lifespan=studio.lifespan,
@@ -212,6 +213,11 @@ async def _not_found(request: Request, error: Exception) -> Response:
 async def _user_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, UserError)
     return _answer(plain_error(error), 500 if isinstance(error, RunError) else 400)
+
+
+async def _hung_up(request: Request, error: Exception) -> Response:
+    """Answer nobody: a page was left before its request had arrived, which is no bug."""
+    return Response(status_code=HUNG_UP)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:

@@ -73,9 +73,9 @@ def test_the_start_translates_what_is_typed_and_names_the_head(sight: Any) -> No
     assert page.locator("[data-end='wide']").is_visible()
 
 
-def test_the_start_writes_word_by_word(browser: Any, at: str) -> None:
+def test_the_start_writes_word_by_word(browser: Any, home: str) -> None:
     page = browser.new_context(reduced_motion="no-preference").new_page()
-    page.goto(at)
+    page.goto(home)
     half = page.locator("[data-end='tired']")
     half.get_by_role("button", name="müde").wait_for()
     running = "document.querySelector('.opening').getAnimations({ subtree: true }).length"

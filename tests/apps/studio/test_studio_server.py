@@ -461,3 +461,15 @@ def test_who_hangs_up_is_not_worked_for(studio: str) -> None:
     started = time.perf_counter()
     httpx2.post(f"{studio}api/scale/sweep", json={"keys": 64}, timeout=30)
     assert waited < 8 * (time.perf_counter() - started)
+
+
+def test_who_hangs_up_before_the_body_is_no_bug(
+    studio: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a page does that is left while it asks."""
+    head = "POST /api/masks/draw HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 20\r\n"
+    with socket.create_connection(address(studio)) as connection:
+        connection.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+        time.sleep(0.2)
+    assert httpx2.post(f"{studio}api/masks/draw", json={}, timeout=30).status_code == 200
+    assert capfd.readouterr().err == ""

@@ -72,7 +72,7 @@ PAGES: tuple[Page, ...] = (
         "Step by step",
         "One attention in numbers, on a model or on matrices you type.",
         "Follow a word through attention in small numbers: what it seeks, what matches, what it "
-        "takes; then in a model.",
+        "takes. Then follow one through a head of a model.",
     ),
     Page(
         "scale",
