@@ -130,13 +130,14 @@ def _candidates(subject: Subject, reading: ModelInput, token: int) -> list[dict[
     chances = logits.double().softmax(-1)
     own = int(ids[token]) - start
     best = chances.argsort(descending=True, stable=True)[:CANDIDATES].tolist()
+    chosen = best if own in best else [*best, own]
     return [
         {
             "label": piece_of(fields, start + code),
-            "probability": float(chances[code]),
+            "probability": chance,
             "own": code == own,
         }
-        for code in (best if own in best else [*best, own])
+        for code, chance in zip(chosen, round_digits(chances[chosen]), strict=True)
     ]
 
 

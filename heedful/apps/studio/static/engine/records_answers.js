@@ -112,5 +112,5 @@ function candidates(model, ids, token) {
   const own = ids[token] - start;
   const best = largest(scores, CANDIDATES);
   return (best.includes(own) ? best : [...best, own]).map((code) => (
-    { label: pieceOf(formOf(fields), fields.fieldAt(token), code), probability: Math.exp(scores[code]), own: code === own }));
+    { label: pieceOf(formOf(fields), fields.fieldAt(token), code), probability: significant(Math.exp(scores[code])), own: code === own }));
 }
