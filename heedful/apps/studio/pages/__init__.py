@@ -108,8 +108,8 @@ PAGES: tuple[Page, ...] = (
         "Masks and biases",
         "The words that each word may look at, and the numbers that distance adds to scores.",
         "In training the whole text is there at once, and a word could copy the next one, which it "
-        "has to predict. A mask hides it: its score becomes −∞, and its attention 0. A bias only "
-        "lowers scores, of far words for example.",
+        "has to predict. A mask hides it: its score becomes −∞, and its attention 0. A bias "
+        "raises or lowers scores instead, of far words for example.",
     ),
     Page(
         "decoding",

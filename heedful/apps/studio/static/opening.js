@@ -75,7 +75,9 @@ function half({ last, pronoun, part, layer, head }) {
   const host = h("div", { class: "word-pair in-columns" });
   const said = h("span", { class: "said", role: "status" });
   const link = h("a", {}, "All heads");
-  const element = h("div", { "data-end": last }, host, h("p", { class: "note" }, said, " ", link));
+  const again = button("Again", () => shown?.write(), { quiet: true });
+  again.hidden = isStill();
+  const element = h("div", { "data-end": last }, host, h("p", { class: "row note" }, said, link, again));
   let text = "";
   let counted = () => {};
   let shown = null;
@@ -120,7 +122,7 @@ function fill(host, { written, read, maps, pronoun, said }) {
   function look(row) {
     const shares = row < 0 ? read.map(() => 0) : sharesOf(row);
     above.forEach((word, i) => word.style.setProperty("--weight", shares[i].toFixed(3)));
-    draw(row < 0 ? rows.flatMap((each) => linesOf(each)) : linesOf(row, { strong: true }));
+    draw(rows.flatMap((each) => linesOf(each, { strong: each === row })));
     below.forEach((word, i) => word.setAttribute("aria-pressed", String(i === row)));
     const most = shares.indexOf(Math.max(...shares));
     said.textContent = row < 0 ? "Point at a word of the translation." : `“${below[row].textContent}” looks at ${most === end ? "the end of the text" : `“${above[most].textContent}”`}: ${Math.round(100 * shares[most])} % of its attention.`;
@@ -132,11 +134,17 @@ function fill(host, { written, read, maps, pronoun, said }) {
       weights = maps.get(head);
       look(own);
     },
-    /** Let the words come one after the other, each with its lines; those of the followed word stay. */
+    /** Let the words come one after the other, each with its lines; what is said of the followed word comes with it. */
     write() {
       if (isStill()) return;
-      rows.forEach((row) => below[row].animate([{ opacity: 0 }, { opacity: 1 }], { duration: BEAT, delay: row * BEAT, fill: "backwards" }));
-      draw(rows.flatMap((row) => linesOf(row, { strong: true, delay: row * BEAT, ...(row === own ? {} : { said: null, passes: own >= 0 }) })));
+      const come = (element, frames, row) => element.animate(frames, { duration: BEAT, delay: row * BEAT, fill: "backwards" });
+      look(own);
+      rows.forEach((row) => come(below[row], [{ opacity: 0 }, { opacity: 1 }], row));
+      if (own >= 0) {
+        come(said, [{ opacity: 0 }, { opacity: 1 }], own + 1);
+        for (const word of above) come(word, [{ backgroundColor: "transparent", offset: 0 }], own + 1);
+      }
+      draw(rows.flatMap((row) => linesOf(row, { strong: row === own, delay: row * BEAT })));
     },
   };
 }

@@ -78,13 +78,13 @@ export function linkPicture(host, picture) {
     const found = linesOf(picture, now);
     const line = ([row, column, head, weight], kind, opacity) => s("path", {
       d: `M0 ${(row + 0.5) * LINE}C${width / 2} ${(row + 0.5) * LINE} ${width / 2} ${(column + 0.5) * LINE} ${width} ${(column + 0.5) * LINE}`,
-      class: kind, stroke: picture.colour(head), "stroke-width": (0.5 + (kind === "pale" ? 4 : 8) * weight).toFixed(2),
+      class: kind, stroke: picture.colour(head), "stroke-width": (0.5 + (kind === "pale" ? 1.5 : 8) * weight).toFixed(2),
       "stroke-opacity": Math.min(1, opacity).toFixed(2), "data-link": `${row},${column},${head}`, "data-weight": weight,
     });
     const others = now && picture.others?.length ? linesOf({ ...picture, heads: picture.others }, now).lines : [];
-    svg.replaceChildren(...others.map((each) => line(each, "pale", 0.1 + 0.3 * each[3])),
+    svg.replaceChildren(...others.map((each) => line(each, "pale", 0.1 + 0.25 * each[3])),
       ...found.lines.map((each) => line(each, "link", 0.12 + each[3])));
-    note.textContent = others.length ? `${found.note} Pale, and not counted: the other heads of the layer.` : found.note;
+    note.textContent = `${found.note}${others.length ? " Thin: the other heads of the layer." : ""}`;
     glow(words, picture, now);
     said.textContent = now ? sentence(picture, now) : "Point at a word, or go to it with the keyboard, for its lines alone; click to keep them.";
   }
@@ -144,9 +144,7 @@ function linesOf(picture, now) {
     all += 1;
     if (bin(weight) >= bound) lines.push([row, column, head, weight]);
   });
-  const whose = now ? " of this word" : "";
-  const note = all === 0 ? "All heads are off."
-    : `${number(lines.length)} of ${number(all)} lines${whose} ${lines.length === 1 ? "is" : "are"} drawn: ${lines.length === 1 ? "that" : "those"} of at least ${number(bound / BINS, 2)}.`;
+  const note = all === 0 ? "All heads are off." : lines.length === all ? "" : `A weight below ${number(bound / BINS, 2)} has no line.`;
   return { lines, note };
 }
 

@@ -103,9 +103,12 @@ export function drawWay(host, found, view) {
   const all = columns + (decodes ? BETWEEN + WIDER * ASIDE : 0);
   const width = Math.max(host.clientWidth, left + all * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
   const step = (width - left - 4) / all;
-  const place = { left, step, width, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
+  const scrolls = width > host.clientWidth;
+  const place = { left, step, width, scrolls, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
   if (decodes) place.aside = asideOf(found, place);
-  const svg = s("svg", { class: [step < 42 ? "narrow" : "", place.aside ? "decodes" : ""].join(" ").trim() || null, width, role: "group", "aria-label": describe(found, view) });
+  const svg = s("svg", { class: [step < 42 ? "narrow" : "", scrolls ? "scrolls" : "", place.aside ? "decodes" : ""].join(" ").trim() || null, width, role: "group", "aria-label": describe(found, view) });
+  // Names of rows that go along lie over strips: each has the ground of the page behind it.
+  if (scrolls) svg.append(s("filter", { id: "way-ground", x: 0, y: 0, width: 1, height: 1 }, s("feFlood", { style: { floodColor: "var(--paper)" } }), s("feComposite", { in: "SourceGraphic" })));
   const still = isStill();
   const last = host.way?.found === found && host.way.width === width ? host.way : null;
   const before = last?.parts ?? new Map();

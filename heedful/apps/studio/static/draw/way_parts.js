@@ -186,7 +186,7 @@ export const PARTS = {
   text(own, found, { open }, place) {
     const largest = (1.8 * place.step * found.pieces.length) / found.text.length; // a letter is about half as wide as high
     const size = Math.max(5, Math.min(open ? 24 : 13, largest));
-    own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
+    own.append(place.scrolls ? "" : title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
     if (place.aside) own.append(s("text", { class: "way-name", x: place.aside.middle(0) - place.aside.step / 2, y: 14 }, "The decoder writes"));
     return open ? 56 : 18;
   },

@@ -8,18 +8,15 @@ const LEAST_SAID = 0.05;
 const GROWS = 350; // milliseconds
 
 /** Let a line and its share come when its time is there, also where it is drawn anew meanwhile. */
-function grown([line, ...words], { delay, passes }, began) {
+function grown([line, ...words], { delay }, began) {
   if (delay === undefined) return [line, ...words];
-  const gone = passes ? [{ opacity: 1, offset: 0.7 }, { opacity: 0 }] : [];
   line.setAttribute("pathLength", 1);
   line.setAttribute("stroke-dasharray", 1);
   const play = (element, frames) => {
-    const animation = element.animate([...frames, ...gone], { duration: GROWS * (passes ? 3 : 1), delay, fill: passes ? "both" : "backwards" });
-    animation.currentTime = performance.now() - began;
-    if (passes) animation.onfinish = () => element.remove();
+    element.animate(frames, { duration: GROWS, delay, fill: "backwards" }).currentTime = performance.now() - began;
   };
-  play(line, passes ? [{ strokeDashoffset: 1 }, { strokeDashoffset: 0, offset: 0.33 }] : [{ strokeDashoffset: 1 }, { strokeDashoffset: 0 }]);
-  for (const each of words) play(each, passes ? [{ opacity: 0 }, { opacity: 1, offset: 0.33 }] : [{ opacity: 0 }, { opacity: 1 }]);
+  play(line, [{ strokeDashoffset: 1 }, { strokeDashoffset: 0 }]);
+  for (const each of words) play(each, [{ opacity: 0 }, { opacity: 1 }]);
   return [line, ...words];
 }
 
@@ -28,7 +25,7 @@ function grown([line, ...words], { delay, passes }, began) {
  * @param host the element, which holds both texts
  * @returns {layer: its element, draw: tells it the lines to show: [{above, below: the words, weight, strong:
  *   whether the line is one of the chosen word, said: the word that the share stands at, delay: milliseconds
- *   until it grows from the upper word to the lower one, passes: whether it is gone after that}]}
+ *   until it grows from the upper word to the lower one}]}
  */
 export function wordLines(host) {
   const layer = s("svg", { class: "word-lines", "aria-hidden": "true" });

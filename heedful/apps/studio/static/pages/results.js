@@ -32,7 +32,7 @@ export function mount({ root, state }) {
     drawSystems(found.systems.filter((each) => each[state.values.pair]), state, cost, said);
     bleu.replaceChildren(...counted(found));
     const base = found.variants.find((each) => each.group === "base");
-    changed.textContent = `One change at a time: more or less than the base model's ${number(base.bleu)} BLEU`;
+    changed.textContent = `One change at a time: more or less than the base model's ${number(base.bleu)} BLEU on newstest2013 (above: newstest2014)`;
     const rows = found.variants.filter((each) => each !== base).map((each) => ({ of: each.group, name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each.group === state.values.group, text: signed(each.bleu - base.bleu) }));
     const reach = [Math.min(...rows.map((row) => row.value)), Math.max(...rows.map((row) => row.value))];
     Object.entries(CHANGED).forEach(([title, groups], i) => rankedBars(variants[i].host, rows.filter((row) => groups.includes(row.of)), { kept: true, reach, describe: `${title}: BLEU of variants, above or below that of the base model.` }));

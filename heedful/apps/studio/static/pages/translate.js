@@ -311,7 +311,7 @@ function details(found, rank, state, limits) {
     }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, each.score === most ? "most probable" : `${chance(each.score - most)} as probable`))))),
     chosen.finished ? null : h("p", { class: "note" }, "It was cut at the longest length."),
     all, folded("Scores and pieces", () => h("div", {},
-      facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["tokens", number(chosen.tokens), "tokens"]]),
+      facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"], ["pieces and ends", number(chosen.pieces.length), "tokens"]]),
       table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)])))),
     limits.length ? folded("What this model cannot do", () => h("ul", { class: "note" }, limits.map((each) => h("li", {}, each)))) : null);
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
