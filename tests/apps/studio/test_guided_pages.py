@@ -240,14 +240,16 @@ def test_no_letter_is_stretched(moving: Any) -> None:
     assert go_on.evaluate(f"(button) => {{ button.click(); return ({STRETCHED})(); }}") < 0.1
 
 
-def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any) -> None:
-    """So that it has some to look back at; and no more."""
+def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any, at: str) -> None:
+    """So that it has some to look back at; and no more. So it is for who opens an address of it."""
     decoder = moving.locator(".map [aria-current]", has_text="Written")
     while not decoder.count():
         moving.get_by_role("button", name="Next", exact=True).click()
     moving.locator("#written button").nth(2).wait_for()
     moving.wait_for_timeout(1500)  # longer than from word to word
     assert moving.locator("#written button").count() == 3
+    moving.goto(f"{at}tour?stop=10&text={URL}")
+    moving.locator("#written button").nth(2).wait_for()
 
 
 UNSEEN = """() => [...document.querySelectorAll("[data-at], .way-flight")]

@@ -40,13 +40,18 @@ export function mount({ root, side, state, studio }) {
   const go = (to) => {
     const arrives = stops()[to]?.part === "back" && to === stop() + 1;
     state.set({ stop: Math.min(last(), Math.max(0, to)) }, { step: true });
-    if (arrives && !chosen().length && !isStill()) write(BEGUN);
+    if (arrives) begin();
+  };
+  /** Let a decoder that has written nothing write some words. */
+  const begin = () => {
+    if (!chosen().length && !isStill()) write(BEGUN);
   };
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
   const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(Math.max(0, state.values.head) + 1)]] });
   const [model, ...texts] = subjectFields(state, studio, DRAWN, { rows: 1, hint: HINT });
   let refused = false;
+  let opens = true; // until the first answer
   /** Say in the field of the text why it cannot be shown; null: it can. */
   const refuse = (error) => {
     refused = Boolean(error);
@@ -151,6 +156,8 @@ export function mount({ root, side, state, studio }) {
     }
     if (found?.ended || chosen().length >= enough) rest();
     else if (writing) write();
+    else if (opens && found && ["back", "source", "stream"].includes(stops()[stop()]?.part)) begin(); // an address of a stop
+    opens = false;
     arrange();
     show();
   });
