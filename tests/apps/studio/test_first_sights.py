@@ -349,19 +349,24 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "said", "chance"),
     [
-        ("coin-player", "Move 1: “"),
-        ("digit-pixels", "Token 1"),
-        ("room-actor", "Step 1 of 8: “up”"),
+        ("coin-player", "Move 1: “", "(up|down|left|right)"),
+        ("digit-pixels", "Token 1", "grey [0-7] of 7"),
+        ("room-actor", "Step 1 of 8: “up”", "[a-z]+"),
     ],
 )
-def test_what_a_model_wrote_is_written_again(sight: Any, model: str, said: str) -> None:
+def test_what_a_model_wrote_is_written_again(
+    sight: Any, model: str, said: str, chance: str
+) -> None:
     """*Play* draws it step by step; the chances of the framed token stand beside it."""
     page = sight.open(f"everywhere?records={model}")
     page.emulate_media(reduced_motion="no-preference")
     page.reload()
     sight.idle()
+    sight.until("document.querySelector('.with-answer .classes .own span')")
+    framed = page.locator(".with-answer .classes .own span").first.inner_text()
+    assert re.fullmatch(chance, framed.strip())  # in the sample's own form
     figure = page.locator(".samples figure").nth(1)
     whole, pixels = figure.locator("figcaption").inner_text(), "(each) => each.toDataURL()"
     last = figure.locator("canvas").evaluate(pixels)
