@@ -388,6 +388,23 @@ def test_what_a_model_wrote_is_written_again(
     page.emulate_media(reduced_motion="reduce")
 
 
+def test_a_forecast_goes_on_from_what_is_given(sight: Any) -> None:
+    """Its lines begin where the given one ends, and its chances are values of the axis."""
+    page = sight.open("everywhere?records=seasonal-series")
+    sight.until("document.querySelector('.with-answer .classes .own span')")
+    lines = page.locator(".samples figure").nth(1).locator("g > path.line[d^=M]")
+    ways = [line.get_attribute("d").strip("M").split("L") for line in lines.all()]
+    given, *futures = [way for way in ways if len(way) > 1 and way != ["0 5", "22 5"]]
+    assert len(futures) == 4
+    assert {way[0] for way in futures} == {given[-1]}
+    chances = page.locator(".with-answer .classes li > span:first-child").all_inner_texts()
+    assert all(0 < float(each) < 4 for each in chances)  # the mean of a series is 1
+    tiles = page.locator(".model-cards .thumbnail").evaluate_all(
+        "signs => signs.map((sign) => sign.getBoundingClientRect().height)"
+    )
+    assert max(tiles) - min(tiles) < 0.5
+
+
 def test_a_spoken_digit_is_answered_in_bars(sight: Any) -> None:
     page = sight.open("everywhere?records=spoken-digits")
     sight.idle()
