@@ -244,7 +244,7 @@ def short(monkeypatch: pytest.MonkeyPatch, workspace: Any) -> Iterator[None]:
     """Trainings of a few updates."""
     monkeypatch.setattr(without_page, "STEPS", 10)
     monkeypatch.setattr(without_page, "PAIRS", 400)
-    monkeypatch.setattr(without_page, "LIVE_HELD_OUT", 8)
+    monkeypatch.setattr(without_page, "HELD_OUT", 8)
     yield
     workspace.training.stop()
 
@@ -328,6 +328,11 @@ def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
     # What is wrong is shown from the mistake on, and not cut off before it.
     wrong = page.locator(".is-wrong", has_text="Freitag, 20. Januar 1970").locator(".differs")
     assert wrong.inner_text() == "0. Januar 1970"
+    # Curves at 0 do not hide each other.
+    page = visit.open("without?shown=everything&shown=residual&shown=norm&shown=post")
+    lines = page.locator("figure", has_text="As training goes on").locator("path.line[stroke]")
+    moved = lines.evaluate_all("lines => lines.map((line) => line.getAttribute('transform'))")
+    assert [each for each in moved if each] == ["translate(0 -3)", "translate(0 -6)"]
     visit.check_everyone_can_use_it(axe)
 
 

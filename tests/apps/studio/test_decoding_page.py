@@ -308,11 +308,18 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     at.until(f"location.search.includes('chosen={before.token}&chosen={first.token}')")
     at.until("document.querySelector('.node.here')?.dataset.column === '1'")
     assert figure.locator("tbody tr").count() == len(looked)
+    ranked = figure.locator("tbody tr", has_text="ended, ranked by").count()
+    assert ranked == sum(each.fate == "ended" for each in looked)
 
     page.locator(".side summary", has_text="Beam search").click()
     page.get_by_label("Show what was dropped").uncheck()
     assert page.locator(".tree .node.dropped").count() == 0
     assert page.locator(".tree .node.lived").count() == sum(e.fate == "lived" for e in looked)
+    before, narrow = page.viewport_size, "document.querySelector('.tree rect').width.baseVal.value"
+    page.set_viewport_size({"width": 390, "height": 800})  # the boxes are narrow, not cut off
+    at.until(f"{narrow} < 70")
+    page.set_viewport_size(before)
+    at.until(f"{narrow} > 100")
 
 
 def test_the_tree_grows_and_stops(at: Any) -> None:

@@ -349,19 +349,24 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "said", "chance"),
     [
-        ("coin-player", "Move 1: “"),
-        ("digit-pixels", "Token 1"),
-        ("room-actor", "Step 1 of 8: “up”"),
+        ("coin-player", "Move 1: “", "(up|down|left|right)"),
+        ("digit-pixels", "Token 1", "grey [0-7] of 7"),
+        ("room-actor", "Step 1 of 8: “up”", "[a-z]+"),
     ],
 )
-def test_what_a_model_wrote_is_written_again(sight: Any, model: str, said: str) -> None:
+def test_what_a_model_wrote_is_written_again(
+    sight: Any, model: str, said: str, chance: str
+) -> None:
     """*Play* draws it step by step; the chances of the framed token stand beside it."""
     page = sight.open(f"everywhere?records={model}")
     page.emulate_media(reduced_motion="no-preference")
     page.reload()
     sight.idle()
+    sight.until("document.querySelector('.with-answer .classes .own span')")
+    framed = page.locator(".with-answer .classes .own span").first.inner_text()
+    assert re.fullmatch(chance, framed.strip())  # in the sample's own form
     figure = page.locator(".samples figure").nth(1)
     whole, pixels = figure.locator("figcaption").inner_text(), "(each) => each.toDataURL()"
     last = figure.locator("canvas").evaluate(pixels)
@@ -381,6 +386,23 @@ def test_what_a_model_wrote_is_written_again(sight: Any, model: str, said: str) 
     own = page.locator(".with-answer > figure .own [data-fact=label]").inner_text()
     assert f"“{own}” is number" in page.locator(".chosen-token").first.inner_text()
     page.emulate_media(reduced_motion="reduce")
+
+
+def test_a_forecast_goes_on_from_what_is_given(sight: Any) -> None:
+    """Its lines begin where the given one ends, and its chances are values of the axis."""
+    page = sight.open("everywhere?records=seasonal-series")
+    sight.until("document.querySelector('.with-answer .classes .own span')")
+    lines = page.locator(".samples figure").nth(1).locator("g > path.line[d^=M]")
+    ways = [line.get_attribute("d").strip("M").split("L") for line in lines.all()]
+    given, *futures = [way for way in ways if len(way) > 1 and way != ["0 5", "22 5"]]
+    assert len(futures) == 4
+    assert {way[0] for way in futures} == {given[-1]}
+    chances = page.locator(".with-answer .classes li > span:first-child").all_inner_texts()
+    assert all(0 < float(each) < 4 for each in chances)  # the mean of a series is 1
+    tiles = page.locator(".model-cards .thumbnail").evaluate_all(
+        "signs => signs.map((sign) => sign.getBoundingClientRect().height)"
+    )
+    assert max(tiles) - min(tiles) < 0.5
 
 
 def test_a_spoken_digit_is_answered_in_bars(sight: Any) -> None:

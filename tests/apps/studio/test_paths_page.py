@@ -31,15 +31,24 @@ def test_steps(visit: Any) -> None:
     assert steps == ["3", "34"]  # the third recurrent layer is two tokens behind the first
     titles = page.locator("figure h3").all_inner_texts()
     assert "Attention: 1 step" in titles
-    assert "Attention in a window: 8 steps" in titles  # 31 in strides of 4
-    assert "Convolution: 16 steps" in titles  # in strides of 2
-    assert "Dilated convolution: 4 steps" in titles  # 3 · 3 · 3 are too few
+    # Several levels are drawn for 12 tokens, and titled by these; all tokens are told of below.
+    several = {
+        "Attention in a window": (3, 8),  # 11 and 31 in strides of 4
+        "Convolution": (6, 16),  # in strides of 2
+        "Dilated convolution": (3, 4),  # 3 · 3 · 3 are too few for 32
+    }
+    for kind, (drawn, whole) in several.items():
+        place = page.locator("figure").filter(has=page.locator("h3", has_text=f"{kind}: {drawn} "))
+        assert f"{kind}: {drawn} steps for 12 tokens" in titles
+        assert f"All 32 tokens: {whole} steps." in place.last.inner_text()
+    # Lines that cover each other are one line with all names.
+    legend = page.locator("figure", has_text="Operations").last.locator(".legend").first
+    assert "Convolution, dilated convolution" in legend.inner_text()
 
-    # Several levels are drawn for 12 tokens, with as many strokes in the bold line as those take.
-    window = page.locator("figure", has_text="Attention in a window: 8 steps")
+    # As many strokes in the bold line as the title says.
+    window = page.locator("figure", has_text="Attention in a window: 3 steps")
     assert window.locator("path.route").get_attribute("d").count("L") == 3
     assert window.locator("circle").count() == 12 * 4
-    assert "Drawn for 12 of the 32 tokens." in window.inner_text()
     # The two that are compared have all tokens, and each but the last a way to it.
     attention = page.locator("figure", has_text="Attention: 1 step")
     assert attention.locator("path.wire").count() == 31
@@ -73,7 +82,8 @@ def test_steps(visit: Any) -> None:
     slider.press("ArrowRight")
     visit.until("location.search.includes('kernel=4')")
     visit.until(
-        "[...document.querySelectorAll('h3')].some(e => e.innerText === 'Convolution: 11 steps')"
+        "[...document.querySelectorAll('h3')]"
+        ".some(e => e.innerText === 'Convolution: 4 steps for 12 tokens')"
     )
 
 

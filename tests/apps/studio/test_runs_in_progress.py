@@ -129,6 +129,9 @@ def test_runs_that_are_there_to_be_compared(
     for chart in charts.all():  # on texts held back, or where there is no such figure in training
         assert chart.locator("path.line").count() == 6
         assert chart.locator("path.dashed").count() == 3
+    dashes = page.locator(".chart-row .legend li")
+    assert [each.strip() for each in dashes.all_inner_texts()] == ["width 32", "width 64"]
+    assert dashes.locator(".dashed").count() == 1
     runs = {path.name: RunLog(path).curve("loss", "validation")[1] for path in compared_runs()}
     means = {
         rate: float(np.mean([loss[-1] for name, loss in runs.items() if f"-{rate}-" in name]))

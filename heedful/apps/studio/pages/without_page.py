@@ -9,6 +9,7 @@ from pydantic import Field
 
 from heedful.apps.studio.page import NoSettings, call
 from heedful.apps.studio.small_translator import (
+    HELD_OUT,
     PAIRS,
     STEPS,
     VALIDATED_SENTENCES,
@@ -18,9 +19,6 @@ from heedful.apps.studio.small_translator import (
 )
 from heedful.apps.studio.workspace import Workspace
 from heedful.config import Config
-
-LIVE_HELD_OUT = 200
-"""Number of lines for validation, and of lines to translate at the end of a training."""
 
 
 class TrainRequest(Config):
@@ -72,7 +70,7 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
         "components": request.components.plain(),
         "settings": request.components.settings(request.seed, STEPS),
         "pairs": PAIRS,
-        "held_out": LIVE_HELD_OUT,
+        "held_out": HELD_OUT,  # the lines of the recorded runs
     }
     return {"training": workspace.training.start(job)}
 

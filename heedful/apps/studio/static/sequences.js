@@ -5,7 +5,7 @@ import { button, choice, more, slider } from "./controls.js";
 import { figure, folded, h, isStill, number, percent } from "./dom.js";
 import { series } from "./draw/colours.js";
 import { labelBars, shareKey } from "./draw/patches.js";
-import { drawSample, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
+import { drawSample, pieceWords, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
 import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
@@ -17,6 +17,7 @@ const PLAYED = 6000; // milliseconds in which a sample is written again, at most
 const LITTLE = 0.05; // a share of the begin token below this needs no word
 const TITLES = { notes: "After the dashed line the model composes", pixels: "The model paints", coins: "The model plays", room: "The model acts", series: "The model forecasts", patches: "Cut into patches" };
 const VOICES = ["soprano", "alto", "tenor", "bass"]; // in the order of the tokens of a moment
+const MOVE = 3; // tokens of a moment of a player: what is still to come, where it is, and the action, which the model chooses
 const MOST_SOUND = 1 << 19; // bytes: half a minute at 8 kHz
 
 const models = (studio) => placesOf(studio, ["records", "sounds", "vision"]);
@@ -81,7 +82,8 @@ export function sequences(host, state, studio) {
     if (opens !== undefined) return opens;
     const first = kept < tokens.length ? kept : 0; // the middle of what is written, or of all, and of its row
     const rows = Math.floor((tokens.length - first) / found.step / 2);
-    return Math.min(tokens.length - 1, first + rows * found.step + Math.floor(found.step / 2));
+    const middle = first + rows * found.step + Math.floor(found.step / 2);
+    return Math.min(tokens.length - 1, current().drawing.kind === "coins" ? middle - (middle % MOVE) + MOVE - 1 : middle);
   };
   const hasVoices = () => current().drawing.kind === "notes" && found.step === VOICES.length;
   const choose = (token) => state.set({ token }, { step: true });
@@ -180,7 +182,8 @@ export function sequences(host, state, studio) {
     if (labels || !found.begun.drawing.places) answer.element.hidden = !labels?.length; // else the next ones are on their way
     if (labels?.length) {
       answer.element.querySelector("h3").textContent = !drawing.labels ? "Chances" : place().kind === "sounds" ? "It hears" : "It reads";
-      answer.host.replaceChildren(labelBars(labels, drawing.labels ? labels[0] : labels.find((each) => each.own)));
+      const named = drawing.labels ?? labels.map((each) => ({ ...each, label: pieceWords(drawing, tokens, found.fields, at, each.label) }));
+      answer.host.replaceChildren(labelBars(named, drawing.labels ? named[0] : named.find((each) => each.own)));
       answer.words.textContent = drawing.labels ? "" : `What could stand in the frame. Bold: what ${at < kept ? "stands there" : "was drawn"}.`;
     }
     whole.element.querySelector("h3").textContent = TITLES[drawing.kind] ?? "What the model writes";
@@ -228,9 +231,9 @@ export function sequences(host, state, studio) {
     chips.scrollTop = begins ? 0 : Math.max(0, pressed.offsetTop - chips.clientHeight / 2);
     chips.scrollLeft = begins ? 0 : Math.max(0, pressed.offsetLeft - chips.clientWidth / 2);
     const [piece, id, field] = tokens[at];
-    said.textContent = id === null
-      ? `Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${found.fields[0].form}.`
-      : `Token ${at + 1} of ${tokens.length}: “${piece}” is number ${number(id)} of ${number(found.vocabulary)}${found.fields.length > 1 ? `, in the field ${found.fields[field].name}` : ""}; it is ${at < kept ? "given" : "written by the model"}.`;
+    said.replaceChildren(...(id === null
+      ? [`Token ${at + 1} of ${tokens.length}: row and column ${piece}. Its pixels, times a matrix, and its position make its vector: ${found.fields[0].form}.`]
+      : [`Token ${at + 1} of ${tokens.length}: “`, pieceWords(current().drawing, tokens, found.fields, at), `” is number ${number(id)} of ${number(found.vocabulary)}${found.fields.length > 1 ? `, in the field ${found.fields[field].name}` : ""}; it is ${at < kept ? "given" : "written by the model"}.`]));
   }
 
   const look = live(body, (signal) => asksOf(place()).weights(place(), state.values, current(), chosen(), signal), show);

@@ -25,12 +25,16 @@ export function percent({ mean, low, high }) {
 
 const WIDE = 50; // times: losses so far apart are drawn on a logarithmic axis, where the small ones can be told apart too
 
+const [NOTHING, RAISE] = [3, 3]; // BLEU: curves that stay below it would hide each other, and lie so many pixels above one another
+
 /** The colour of the i-th of the chosen curves. */
 export const runColour = (i) => series(i);
 
 /** Draw recorded curves, and the live one if there is one. */
 export function drawRuns(host, variants, live, name = "valid_bleu", height = 300) {
-  const recorded = variants.map((each, i) => ({ name: each.title, points: meanCurve(each.runs, name), colour: runColour(i), dots: name !== "train" }));
+  const drawn = variants.map((each, i) => ({ name: each.title, points: meanCurve(each.runs, name), colour: runColour(i), dots: name !== "train" }));
+  const flat = name === "valid_bleu" ? drawn.filter(({ points }) => points.every(([, bleu]) => bleu < NOTHING)) : [];
+  const recorded = drawn.map((each) => ({ ...each, raised: RAISE * Math.max(0, flat.indexOf(each)) }));
   const own = live && live[name].length ? [{ name: "trained here", points: live[name], colour: "var(--glow)", dashed: true, dots: name !== "train" }] : [];
   const values = [...recorded, ...own].flatMap((each) => each.points.map((point) => point[1]));
   const log = name !== "valid_bleu" && Math.max(...values) > WIDE * Math.min(...values);

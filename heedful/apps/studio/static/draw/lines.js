@@ -19,7 +19,8 @@ let charts = 0;
  * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
  * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots, named: true for a name though it is pale, strong: a bold name,
- *   label: what stands at its end instead of the name; of a pale one where it is free, run: what it is of, to lift it, unread: true for no number under the pointer, of a pale one also none in the table}],
+ *   label: what stands at its end instead of the name; of a pale one where it is free, run: what it is of, to lift it, unread: true for no number under the pointer, of a pale one also none in the table,
+ *   raised: pixels that it lies higher, where it would hide another}],
  *   x: {label, log, base, whole: marks at whole numbers alone, domain: the stretch to show, by default all;
  *   text: from a mark to its words}, y: {label: "" for none, log, zero},
  *   describe, height, empty: said when there is nothing, legend: false to leave it out,
@@ -119,12 +120,12 @@ const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashe
 function drawLines(into, { all, x, y }) {
   const path = d3.line(([px]) => x.scale(px), ([, py]) => y.scale(py)).digits(1);
   into.selectAll("path").data(all).join("path")
-    .attr("class", kind).attr("stroke", (each) => each.colour).attr("d", (each) => path(each.points))
+    .attr("class", kind).attr("stroke", (each) => each.colour).attr("d", (each) => path(each.points)).attr("transform", (each) => (each.raised ? `translate(0 -${each.raised})` : null))
     .filter((each) => each.strong).raise();
   into.selectAll("circle")
-    .data(all.filter((each) => each.dots || each.points.length === 1).flatMap((each) => each.points.map((point) => ({ point, colour: each.colour }))))
+    .data(all.filter((each) => each.dots || each.points.length === 1).flatMap((each) => each.points.map((point) => ({ point, colour: each.colour, raised: each.raised ?? 0 }))))
     .join("circle").attr("r", 3.5).attr("fill", (each) => each.colour)
-    .attr("cx", ({ point }) => x.scale(point[0])).attr("cy", ({ point }) => y.scale(point[1]));
+    .attr("cx", ({ point }) => x.scale(point[0])).attr("cy", ({ point, raised }) => y.scale(point[1]) - raised);
 }
 
 /** Names at the ends of lines, pushed apart where they would cover each other, and the mark. */

@@ -1,5 +1,6 @@
 // A sample in its own form: a picture, a room, notes, a series; with a colour for the attention to each of its places.
 
+import { h, number, s } from "../dom.js";
 import { lineChart } from "./lines.js";
 import { patchPicture, pixelsOf } from "./patches.js";
 import { pianoRoll, pitchName } from "./piano_roll.js";
@@ -73,6 +74,7 @@ function movesOf(first, drawing, tokens) {
 function drawSeries(host, drawing, shares, describe) {
   const { values, from } = drawing;
   const over = (numbers, first) => numbers.map((value, i) => [first + i, value]);
+  const onwards = (numbers) => [...over(values.slice(0, from), 0).slice(-1), ...over(numbers, from)]; // joined to what is given
   const whole = drawing.length;
   if (shares) {
     lineChart(host, {
@@ -82,9 +84,9 @@ function drawSeries(host, drawing, shares, describe) {
     return;
   }
   const series = [{ name: "given", points: over(values.slice(0, from), 0), colour: 0 }];
-  if (values.length > from) series.push({ name: "one future", points: over(values.slice(from), from), colour: 1 });
+  if (values.length > from) series.push({ name: "one future", points: onwards(values.slice(from)), colour: 1 });
   for (const [name, key] of [["median of the futures", "median"], ["tenth below", "low"], ["tenth above", "high"]]) {
-    if (drawing[key]) series.push({ name, points: over(drawing[key], from), colour: 2, dashed: key !== "median" });
+    if (drawing[key]) series.push({ name, points: onwards(drawing[key]), colour: 2, dashed: key !== "median" });
   }
   lineChart(host, { series, x: { label: "time step", domain: [0, whole - 1] }, y: { label: "size, mean 1" }, describe, height: 260 });
 }
@@ -97,4 +99,17 @@ export function placeWords(drawing, token) {
   if (drawing.kind === "notes") return `the note ${pitchName(drawing.notes[place][1])}`;
   const count = drawing.side / drawing.patch;
   return `row ${Math.floor(place / count) + 1}, column ${(place % count) + 1}`;
+}
+
+/** What stands at a token or could stand there, as the drawing has it: a grey level as a field of that grey, a value of a series as on its axis. */
+export function pieceWords({ kind, values, places }, tokens, fields, at, label = tokens[at][0]) {
+  if (kind === "pixels" && tokens[at][2] === fields.length - 1) {
+    const most = fields.at(-1).form.split(":")[1] - 1; // as in pixels:8:14x14
+    return h("span", {}, s("svg", { class: "grey", width: 14, height: 14, "aria-hidden": "true" }, s("rect", { width: 14, height: 14, fill: `rgb(${Array(3).fill(Math.round((255 * label) / most))})` })), `grey ${label} of ${most}`);
+  }
+  if (kind !== "series") return label;
+  // Values lie on a line over their numbers: the lowest and the highest of the sample give it.
+  const known = places.map(([token], i) => [Number(tokens[token][0]), values[i]]).sort(([a], [b]) => a - b);
+  const [[first, low], [last, high]] = [known[0], known.at(-1)];
+  return last > first ? number(low + ((label - first) * (high - low)) / (last - first), 3) : label;
 }

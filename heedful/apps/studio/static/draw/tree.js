@@ -3,12 +3,11 @@
 import { h, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
-const COLUMN = 122;
-const ROW = 34;
-const BOX = [104, 26];
+const SIZES = { column: 122, row: 34, box: [104, 26], letters: 8, value: 16 }; // value: where it stands in the box, as the word does
+const NARROW = { column: 75, row: 48, box: [64, 40], letters: 7, value: 31 }; // on a phone it stands below the word
+const PHONE = 500; // pixels: narrower than this the boxes are narrow
 const LEFT = 8;
 const TOP = 26;
-const LETTERS = 8;
 const STEP = 700; // milliseconds from column to column while the tree grows
 
 /**
@@ -42,7 +41,7 @@ export function treeChart(host, tree) {
         if (column > tree.columns.length || !host.isConnected) return end();
         show(column);
         if (column) host.tell(column - 1, tree.path[column - 1] ?? 0);
-        host.firstChild.scrollLeft = (column + 1) * COLUMN - host.clientWidth; // on a phone it moves along
+        host.firstChild.scrollLeft = (column + 1) * sizesOf(host).column - host.clientWidth; // on a phone it moves along
         column += 1;
         return null;
       };
@@ -58,22 +57,24 @@ function frame(host, { here }) {
   for (const each of host.querySelectorAll(".node")) each.classList.toggle("here", Boolean(here) && each.dataset.column === String(here[0]) && each.dataset.row === String(here[1]));
 }
 
-const at = (column, row) => [LEFT + (column + 1) * COLUMN, TOP + row * ROW];
+const sizesOf = (host) => (host.clientWidth < PHONE ? NARROW : SIZES);
 
 function draw(host, tree) {
+  const sizes = sizesOf(host);
+  const at = (column, row) => [LEFT + (column + 1) * sizes.column, TOP + row * sizes.row];
   const rows = Math.max(1, ...tree.columns.map((column) => column.length));
-  const [width, height] = [LEFT + (tree.columns.length + 1) * COLUMN, TOP + rows * ROW + 8];
+  const [width, height] = [LEFT + (tree.columns.length + 1) * sizes.column, TOP + rows * sizes.row + 8];
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",
     "aria-label": `${tree.describe} Arrow keys go through it, Enter chooses.` });
   const nodes = new Map();
   const edges = s("g", {});
   const boxes = s("g", {});
   tree.columns.forEach((column, i) => {
-    boxes.append(s("text", { class: "tick", x: at(i, 0)[0] + BOX[0] / 2, y: 14, "text-anchor": "middle" }, i + 1));
+    boxes.append(s("text", { class: "tick", x: at(i, 0)[0] + sizes.box[0] / 2, y: 14, "text-anchor": "middle" }, i + 1));
     column.forEach((node, j) => {
       const bold = tree.path[i] === j;
-      const own = box(node, at(i, j), bold);
-      const line = edge(at(i - 1, i ? node.parent : 0), at(i, j), node, `${bold ? " bold" : ""}${tree.second?.[i] === j ? " second" : ""}`);
+      const own = box(node, at(i, j), bold, sizes);
+      const line = edge(at(i - 1, i ? node.parent : 0), at(i, j), sizes.box, node, `${bold ? " bold" : ""}${tree.second?.[i] === j ? " second" : ""}`);
       Object.assign(own.dataset, { column: i, row: j, at: i });
       line.dataset.at = i;
       nodes.set(`${i},${j}`, own);
@@ -81,7 +82,7 @@ function draw(host, tree) {
       edges.append(line);
     });
   });
-  const first = box({ label: tree.first, kind: "first" }, at(-1, 0), true);
+  const first = box({ label: tree.first, kind: "first" }, at(-1, 0), true, sizes);
   Object.assign(first.dataset, { column: -1, row: 0 });
   boxes.append(first);
   svg.append(edges, boxes);
@@ -94,20 +95,20 @@ function draw(host, tree) {
   frame(host, tree);
 }
 
-function box(node, [x, y], bold) {
-  const label = node.label.length > LETTERS ? `${node.label.slice(0, LETTERS - 1)}…` : node.label;
+function box(node, [x, y], bold, { box: [width, height], letters, value }) {
+  const label = node.label.length > letters ? `${node.label.slice(0, letters - 1)}…` : node.label;
   const own = s("g", { class: `node ${node.kind}${bold ? " bold" : ""}` },
-    s("rect", { x, y, width: BOX[0], height: BOX[1], rx: 5 }),
+    s("rect", { x, y, width, height, rx: 5 }),
     s("text", { x: x + 6, y: y + 16 }, label));
   if (node.value !== undefined) {
-    own.append(s("text", { class: "value", x: x + BOX[0] - 5, y: y + 16, "text-anchor": "end" }, node.text),
-      s("rect", { class: "chance", x: x + 2, y: y + BOX[1] - 5, width: (BOX[0] - 4) * node.share, height: 3.5, rx: 1.5 }));
+    own.append(s("text", { class: "value", x: x + width - 5, y: y + value, "text-anchor": "end" }, node.text),
+      s("rect", { class: "chance", x: x + 2, y: y + height - 5, width: (width - 4) * node.share, height: 3.5, rx: 1.5 }));
   }
   return own;
 }
 
-function edge([x, y], [toX, toY], node, ways) {
-  const [from, to] = [[x + BOX[0], y + BOX[1] / 2], [toX, toY + BOX[1] / 2]];
+function edge([x, y], [toX, toY], [width, height], node, ways) {
+  const [from, to] = [[x + width, y + height / 2], [toX, toY + height / 2]];
   const middle = (from[0] + to[0]) / 2;
   return s("path", { class: `edge ${node.kind}${ways}`,
     d: `M${from[0]} ${from[1]}C${middle} ${from[1]} ${middle} ${to[1]} ${to[0]} ${to[1]}` });

@@ -328,8 +328,8 @@ function showBeam(host, found, { dropped, longest, beam }, choose) {
     folded("How it was ranked, and every number", h("div", {},
       h("p", { class: "note" }, "Ranked by the log-probability divided by a power of the length, the length penalty; at 0 by the log-probability itself. ", why(found, longest)),
       facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"], ["returned", number(found.hypotheses.length), "returned"]]),
-      table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
-        found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]]))))));
+      table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "outcome"],
+        found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), `${FATES[each.fate]}${each.normalized === null ? "" : `, ranked by ${number(each.normalized)}`}`]))))));
   return {
     mark(tokens) {
       let row = 0;

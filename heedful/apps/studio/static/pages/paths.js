@@ -171,11 +171,11 @@ function stepped(host, rest, state) {
     operations: figure("Operations", "Multiply-adds of the layers' main products."),
   };
   const numbers = h("div", {});
-  const columns = (parts) => h("div", { class: "columns" }, parts.map((each) => each.element));
+  const columns = (parts, sizes = "columns") => h("div", { class: sizes }, parts.map((each) => each.element));
   const [recurrent, attention, ...others] = Object.values(pictures);
   host.append(h("div", { class: "compared" }, recurrent.element, attention.element));
   rest.append(foldedSection("Other ways: windows and convolutions", columns(others)),
-    foldedSection("By the number of tokens: paths, steps, operations", columns([...Object.values(curves), { element: numbers }])));
+    foldedSection("By the number of tokens: paths, steps, operations", columns([...Object.values(curves), { element: numbers }], "columns halves")));
   const shaded = {};
   let reaches = new Map();
   const networkOf = (kind) => (kind === "attention" ? "transformer" : [...reaches.keys()].find((each) => each in CELLS));
@@ -227,16 +227,17 @@ function stepped(host, rest, state) {
       const [title, about] = KINDS[network.kind];
       const place = pictures[network.kind];
       const count = network.route.length - 1;
-      place.element.querySelector("h3").textContent = `${title}: ${number(path[network.kind])} ${path[network.kind] === 1 ? "step" : "steps"}`;
-      place.words.textContent = network.length < length ? `${about} Drawn for ${network.length} of the ${length} tokens.` : about;
-      const picture = { ...network, describe: `${title}: ${count} ${count === 1 ? "step" : "steps"} from the first of ${network.length} tokens to the last.` };
+      // The title says what is drawn; a network of several levels is drawn for some of the tokens.
+      place.element.querySelector("h3").textContent = `${title}: ${stepsOf(count)}${network.length < length ? ` for ${network.length} tokens` : ""}`;
+      place.words.textContent = network.length < length ? `${about} All ${length} tokens: ${stepsOf(path[network.kind])}.` : about;
+      const picture = { ...network, describe: `${title}: ${stepsOf(count)} from the first of ${network.length} tokens to the last.` };
       if (network.kind === "recurrent" || network.kind === "attention") shaded[network.kind] = picture;
       else networkPicture(place.host, picture);
     }
     shade();
     for (const [name, place] of Object.entries(curves)) {
       lineChart(place.host, {
-        series: costs.map((each, i) => ({ name: KINDS[each.kind][0], colour: i, dashed: each.kind === "dilated", points: each.lengths.map((n, j) => [n, each[name][j]]) })),
+        series: together(costs.map((each, i) => ({ name: KINDS[each.kind][0], colour: i, points: each.lengths.map((n, j) => [n, each[name][j]]) }))),
         x: { label: "tokens", log: true, base: 2 }, y: { label: place.element.querySelector("h3").textContent.toLowerCase(), log: true },
         describe: `${place.element.querySelector("h3").textContent} by the number of tokens, for five kinds of layer.`,
       });
@@ -247,6 +248,15 @@ function stepped(host, rest, state) {
     shade();
   };
   return { draw, fade, send };
+}
+
+const stepsOf = (count) => `${number(count)} ${count === 1 ? "step" : "steps"}`;
+
+/** Lines that cover each other as one, with the names of all. */
+function together(lines) {
+  const alike = (one, other) => String(one.points) === String(other.points);
+  return lines.filter((line, i) => lines.findIndex((each) => alike(each, line)) === i)
+    .map((line) => ({ ...line, name: lines.filter((each) => alike(each, line)).map(({ name }, i) => (i ? name.toLowerCase() : name)).join(", ") }));
 }
 
 /** The controls: tokens, and the others in a fold, open if one of them is not as at first. */

@@ -2,7 +2,7 @@ import { call, live } from "../api.js";
 import { button, check, choice, more, panel, several, slider } from "../controls.js";
 import { figure, h, number } from "../dom.js";
 import { series as colour } from "../draw/colours.js";
-import { lineChart } from "../draw/lines.js";
+import { legendOf, lineChart } from "../draw/lines.js";
 import { linkedCharts } from "../draw/linked.js";
 import { comparison, duration, figureName } from "../run_comparison.js";
 import { lineValues } from "../run_values.js";
@@ -208,7 +208,8 @@ function curvesOf(state) {
   const body = h("div", {});
   const grid = h("div", { class: "multiples" });
   const told = h("p", { class: "sentence", role: "status" });
-  
+  const dashes = h("div", {});
+
   const places = new Map();
   let [answer, pointed] = [null, false];
   /** The value of the setting by which runs are coloured; undefined for a colour of its own. */
@@ -222,7 +223,7 @@ function curvesOf(state) {
   const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
   const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
   const hint = h("p", { class: "hint", title: "On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on." }, "Or drag over a chart; a double click shows the whole.");
-  body.append(told, grid, h("div", { class: "chart-row" }, buttons, hint));
+  body.append(told, h("div", { class: "chart-row" }, buttons, dashes, hint), grid);
 
   const part = {
     /** Lift the curves of a run in every chart; of none without a name. */
@@ -246,6 +247,7 @@ function curvesOf(state) {
       const rows = new Map();
       for (const name of shown) {
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
+        if (name === shown[0]) dashes.replaceChildren(legendOf([...new Map(lines.filter(({ rest }) => rest).map(({ rest, dashed }) => [rest, { name: rest, dashed, colour: "var(--ink)" }])).values()]));
         for (const line of lines.filter(({ row, points }) => row && points.length)) rows.set(line.row, { name: line.row, run: line.run, line: rows.get(line.row)?.line ?? line, lines: { ...rows.get(line.row)?.lines, [name]: line } });
         const log = logy === "" ? name !== "lr" && isFarApart(lines) : logy === "1";
         const thick = name === shown[0] && lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run." : "";
@@ -268,7 +270,7 @@ function curvesOf(state) {
       values.show([...rows.values()].sort((one, other) => (partOf(state.values) === "both" ? 0 : end(one) - end(other))), shown.map((name) => [name, figureName(name)]), AXES[axis]);
       if (!stretch()) told.replaceChildren(...(shown.includes("loss") ? lossInWords(answer.runs, axis, { ...part, group: state.values.group, valueOf }) : []));
       told.hidden = !told.childNodes.length;
-      buttons.hidden = hint.hidden = !shown.length;
+      buttons.hidden = dashes.hidden = hint.hidden = !shown.length;
       if (!shown.length) grid.replaceChildren(h("p", { class: "note" }, answer.runs.length ? "Choose a figure." : "Choose a run."));
     },
   };
@@ -302,7 +304,7 @@ function linesOf(runs, name, { part: wanted, group, valueOf, labelOf }) {
   const rest = (run) => (means.length ? labelOf(run.name).split(", ").filter((setting) => !setting.startsWith(`${group} `)).join(", ") : undefined);
   const rests = [...new Set(runs.map(rest))];
   if (runs.length === means.length * rests.length && rests.length === 2) {
-    const lines = runs.map((run) => ({ ...seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), part })[0], dashed: rest(run) === rests[0], value: valueOf(run.name) }));
+    const lines = runs.map((run) => ({ ...seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), part })[0], dashed: rest(run) === rests[0], rest: rest(run), value: valueOf(run.name) }));
     const ends = lines.filter(({ points }) => points.length).sort((one, other) => one.points.at(-1)[1] - other.points.at(-1)[1]);
     return lines.map((line) => ({ ...line, strong: verdicts.get(line.value) === BEST, label: ends.find(({ value }) => value === line.value) === ends.find((each) => each.run === line.run) ? verdicts.get(line.value) ?? "" : "" }));
   }

@@ -130,7 +130,7 @@ function warmupRuns(state) {
     const [none] = warmups;
     wordShares(bars, {
       words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
-      rows: [[h("span", {}, "right answers", h("br"), "● one run"), warmups.map((run) => ({ ...shareCell(run.exact, 1, run === none ? "bar undivided" : "bar"), content: [h("b", {}, `${Math.round(100 * run.exact)} %`), ...run.runs.map(dot)] }))]],
+      rows: [[h("span", {}, "right answers", h("br"), "● one run"), warmups.map((run) => ({ ...shareCell(run.exact, TOP, run === none ? "bar undivided" : "bar"), content: [h("b", {}, `${Math.round(100 * run.exact)} %`), ...[...run.runs].sort((one, other) => one.exact - other.exact).map(dot)] }))]],
     });
     // The one without warm-up keeps its colour.
     const lines = (points) => warmups.map((run) => ({
@@ -155,8 +155,10 @@ function warmupRuns(state) {
   return element;
 }
 
-/** A run on the bar of its warm-up, as high as its share of right answers. */
-const dot = ({ exact }, i) => h("i", { class: "run-dot", style: { bottom: `${100 * exact}%`, left: `${72 + 7 * i}%` }, title: percent(exact) });
+const TOP = 1.15; // of a bar's cell, in shares: above the best runs is room for their dots
+
+/** A run on the bar of its warm-up, as high as its share of right answers, the lowest run first. */
+const dot = ({ exact }, i) => h("i", { class: "run-dot", style: { bottom: `${(100 * exact) / TOP}%`, left: `${66 + 9 * i}%` }, title: percent(exact) });
 
 /** What the runs of the chosen warm-up came to, beside the best ones and those without. */
 function sentence({ warmups, steps, seeds, rate }, chosen, isRecorded) {
