@@ -537,7 +537,7 @@ def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: A
 def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> None:
     sight.open(f"masks?bias={bias}")
     workspace = Workspace([models_at_hand()["english"].path])
-    scores = np.array(read_sentence(NoSettings(), workspace)["scores"])[:16, :16]
+    scores = np.array(read_sentence(NoSettings(), workspace)["scores"])
     added = np.array(draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)["added"])
     row = read_sentence(NoSettings(), workspace)["words"].index("it")
     powers = np.exp((scores + added)[row, : row + 1])
@@ -575,6 +575,7 @@ def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> Non
     seen, own = (np.exp(scores[row]) * sees for sees in (np.arange(length) <= row, 1))
     seen, own = seen / seen.sum(), own / own.sum()
     told = sight.fact("row")
+    assert words == found["words"]  # the whole sentence, as on Scale
     assert words[seen.argmax()] == "cat"
     assert f"on “cat”, {sight.shown(100 * seen.max(), 3)} %" in told
     assert f"Without the mask {sight.shown(100 * own[row + 1 :].sum(), 3)} % would go" in told
@@ -583,6 +584,9 @@ def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> Non
     sight.idle()
     assert page.locator(".masked .lost").count() == 0
     assert "Without the mask" not in sight.fact("row")
+    page.get_by_role("button", name="A beginning that all see").click()
+    sight.idle()
+    assert sight.fact("row").startswith("“The” may look at 5 of 17 tokens")
     page.get_by_text("More masks").click()
     page.get_by_label("Tokens, number").fill("20")  # more than the sentence has
     page.get_by_label("Tokens, number").press("Enter")

@@ -172,7 +172,7 @@ function stages(found, values, names, there) {
       lines((each) => [own(each, each.raw), ` × ${number(found.factor)}`], (each) => own(each, each.scaled))],
     () => [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))],
     () => [h("p", {}, `A query sees ${found.mask}. Of ${found.columns.length} keys ${found.hidden} are hidden from it.`),
-      lines((each) => (each.score === null ? "" : "visible"), (each) => (each.score === null ? "hidden" : own(each, each.score)))],
+      lines((each) => (each.score === null ? "hidden" : "visible"), (each) => (each.score === null ? "−∞" : own(each, each.score)))],
     () => {
       const host = h("div", { class: "drawing" });
       queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${spokenPiece(found.rows[found.row])}.`, label: "key" }));
