@@ -129,7 +129,8 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     lefts = output.locator(".bar").evaluate_all("all => all.map(bar => bar.getBBox().x)")
     read = output.locator(".bar title").all_text_contents()
     assert lefts == sorted(lefts)
-    assert [each.partition(":")[0].strip("·") for each in read] == [t.strip("\u2581") for t in tokens]
+    shown = [each.partition(":")[0].strip("·") for each in read]
+    assert shown == [token.strip("\u2581") for token in tokens]
     # Words keep to the scale, whose longest is a full bar; an end of another length is broken.
     marks = [i for i, token in enumerate(tokens) if token.startswith("<")]
     assert output.locator(".bar.apart").count() == len(marks) > 0

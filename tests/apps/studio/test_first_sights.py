@@ -298,9 +298,16 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     assert stages.nth(3).get_attribute("aria-current") == "step"
     rows = page.locator(".word-row button").count()
     assert stages.nth(1).locator("rect:not(.mini-frame)").count() == rows  # a score for each word
-    # An address of a step that there is not becomes that of the step that is shown.
-    sight.open("steps?stage=3")
-    sight.until("location.search.includes('stage=5')")
+    # An address of a step that there is not becomes that of the step that is shown: without a bias
+    # the scores as scaled, without a mask the softmax.
+    for stage, shown in ((3, 2), (4, 5)):
+        sight.open(f"steps?stage={stage}")
+        sight.until(f"location.search.includes('stage={shown}')")
+    # The link to the causal mask follows the first word, from which it hides the others.
+    page = sight.open("steps")
+    page.get_by_text("Try a causal mask").click()
+    sight.until("location.search.includes('stage=4')")
+    assert page.locator(".word-row [aria-pressed=true]").inner_text() == "cat"
 
 
 def test_another_part_is_chosen(sight: Any) -> None:
@@ -587,6 +594,15 @@ def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> Non
     page.get_by_role("button", name="A beginning that all see").click()
     sight.idle()
     assert sight.fact("row").startswith("“The” may look at 5 of 17 tokens")
+    # On a phone the strip opens with the chosen word in sight.
+    page.set_viewport_size({"width": 390, "height": 900})
+    sight.open("masks")
+    strip = page.locator(".scroll", has=page.locator(".masked")).bounding_box()
+    own = page.locator(".masked button[aria-pressed=true]").bounding_box()
+    assert strip["x"] < own["x"]
+    assert own["x"] + own["width"] <= strip["x"] + strip["width"]
+    page.set_viewport_size({"width": 1280, "height": 900})
+    sight.open("masks?mask=everything")
     page.get_by_text("More masks").click()
     page.get_by_label("Tokens, number").fill("20")  # more than the sentence has
     page.get_by_label("Tokens, number").press("Enter")

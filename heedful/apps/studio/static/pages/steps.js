@@ -2,7 +2,7 @@ import { call, live, StudioError } from "../api.js";
 import { button, check, choice, more, panel, tabs, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { captioned, equation, matrix } from "../draw/matrix.js";
-import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
+import { BIAS, exponential, followed, followDefaults, inPlace, KINDS, MASK, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
@@ -45,8 +45,6 @@ export const defaults = (studio) => ({
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
-
-const [BIAS, MASK] = [3, 4];
 
 /** The formula in parts, each with the stages that compute it. */
 const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
