@@ -135,7 +135,7 @@ def test_a_recurrent_decoder_is_counted_by_its_parts(visit: Any) -> None:
     assert "in blocks of attention" in said
     assert "Switch off" not in said
     assert "shares above" not in said
-    visit.open("builder?family=recurrent&parts=9")
+    visit.open("builder?family=recurrent&parts=8")
     assert visit.fact("so-far") == "47.3 M of 47.3 M"
     page = visit.open("builder?share_embeddings=none")
     assert "18.9 M" in page.locator("[data-part=d_embedding]").text_content()
