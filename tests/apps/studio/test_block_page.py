@@ -97,10 +97,12 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     # What it does stands in each sub-layer's band; each vector has a bar, that of the word its own.
     titles = page.locator(".band-title").all_text_contents()
     assert titles == [
-        "Attention mixes the words",
+        "Masked: each word sees itself and those before it",
         "Cross-attention: the source",
         "Feed-forward: word by word",
     ]
+    signs = page.locator(".band-sign")
+    assert signs.count() == 10 + 16 + 4  # back alone, to all, and of each word alone
     sizes = parts["self.output"].sizes
     output = page.locator("[data-part='self.output']")
     assert output.locator(".bar").count() == len(sizes)
@@ -118,8 +120,18 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     assert sorted(rises_of_row) == pytest.approx(
         sorted(max(0.5, max(rises_of_row) * float(share / row.max())) for share in row), abs=0.1
     )
-    # Words keep to the scale, whose longest is a full bar; an end of another length stands apart.
+    # One colour is the followed word's, in its own attention too; bars keep the order of the text.
+    weights = page.locator("[data-part='self.weights'] .bar")
     tokens = parts["input"].tokens
+    followed = weights.evaluate_all("all => all.map(bar => bar.classList.contains('followed'))")
+    assert [i for i, is_own in enumerate(followed) if is_own] == [2]
+    assert cross.locator(".bar.followed").count() == 0
+    lefts = output.locator(".bar").evaluate_all("all => all.map(bar => bar.getBBox().x)")
+    read = output.locator(".bar title").all_text_contents()
+    assert lefts == sorted(lefts)
+    shown = [each.partition(":")[0].strip("·") for each in read]
+    assert shown == [token.strip("\u2581") for token in tokens]
+    # Words keep to the scale, whose longest is a full bar; an end of another length is broken.
     marks = [i for i, token in enumerate(tokens) if token.startswith("<")]
     assert output.locator(".bar.apart").count() == len(marks) > 0
     bars = {key: page.locator(f"[data-part='{key}'] .bar:not(.apart)") for key in parts}

@@ -74,9 +74,14 @@ def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     assert parts(page) == []
 
 
-def test_the_page_opens_on_the_outline_of_the_model(visit: Any) -> None:
+def test_the_page_opens_with_words_that_meet(visit: Any) -> None:
     page = visit.open("builder")
-    assert parts(page) == []
+    assert parts(page) == ["embedding", "positions", "self"]
+    assert page.locator("[data-next]").get_attribute("data-next") == "Residual + norm"
+    assert "heads × queries × keys" in page.locator(".assembly-legend").inner_text()
+    page.get_by_role("button", name="Take back").click()
+    assert parts(page) == ["embedding", "positions"]
+    page = visit.open("builder?parts=0")
     assert page.locator(".asm-box.ghost").count() == 15  # all parts but the one to add
     assert visit.fact("so-far") == "0 of 63.1 M"
     assert page.locator(".map .next").inner_text() == "Embedding"
@@ -94,8 +99,15 @@ def test_the_page_opens_on_the_outline_of_the_model(visit: Any) -> None:
     box.uncheck()
     visit.until("location.search.includes('parts=99')")
     assert "softmax" in parts(page)
+    visit.idle()
+    # What is lost stands beside the drawing, which stays where it is.
+    top = page.locator(".assembly-drawing").bounding_box()["y"]
+    beside = page.locator(".switched-off").bounding_box()
+    drawing = page.locator(".assembly-drawing").bounding_box()
+    assert beside["x"] > drawing["x"] + drawing["width"]
     box.check()
     visit.idle()
+    assert page.locator(".assembly-drawing").bounding_box()["y"] == top
     assert visit.fact("total") == "63,082,496"
 
 
@@ -113,13 +125,17 @@ def test_a_recurrent_decoder_is_counted_by_its_parts(visit: Any) -> None:
     # A table that several parts use has its size once.
     for part in ("d_embedding", "output"):
         assert "the same tableshared" in page.locator(f"[data-part={part}]").text_content()
+    # Its layers read word after word and need no positions; nobody knows what it writes.
+    assert page.locator("[data-part$=positions]").count() == 0
+    assert page.locator(".asm-word.next").text_content() == "?"
+    assert 'positions = "none"' in page.get_by_label("Settings of this model").input_value()
     # There are no switches, and no shares of recorded runs.
     assert not page.locator(".toggles").is_visible()
     said = page.locator("section", has_text="What breaks without a part").inner_text()
     assert "in blocks of attention" in said
     assert "Switch off" not in said
     assert "shares above" not in said
-    visit.open("builder?family=recurrent&parts=9")
+    visit.open("builder?family=recurrent&parts=8")
     assert visit.fact("so-far") == "47.3 M of 47.3 M"
     page = visit.open("builder?share_embeddings=none")
     assert "18.9 M" in page.locator("[data-part=d_embedding]").text_content()

@@ -298,9 +298,16 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     assert stages.nth(3).get_attribute("aria-current") == "step"
     rows = page.locator(".word-row button").count()
     assert stages.nth(1).locator("rect:not(.mini-frame)").count() == rows  # a score for each word
-    # An address of a step that there is not becomes that of the step that is shown.
-    sight.open("steps?stage=3")
-    sight.until("location.search.includes('stage=5')")
+    # An address of a step that there is not becomes that of the step that is shown: without a bias
+    # the scores as scaled, without a mask the softmax.
+    for stage, shown in ((3, 2), (4, 5)):
+        sight.open(f"steps?stage={stage}")
+        sight.until(f"location.search.includes('stage={shown}')")
+    # The link to the causal mask follows the first word, from which it hides the others.
+    page = sight.open("steps")
+    page.get_by_text("Try a causal mask").click()
+    sight.until("location.search.includes('stage=4')")
+    assert page.locator(".word-row [aria-pressed=true]").inner_text() == "cat"
 
 
 def test_another_part_is_chosen(sight: Any) -> None:
@@ -559,7 +566,7 @@ def test_settings_that_are_taller_than_the_window_are_seen_to_their_end(sight: A
 def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> None:
     sight.open(f"masks?bias={bias}")
     workspace = Workspace([models_at_hand()["english"].path])
-    scores = np.array(read_sentence(NoSettings(), workspace)["scores"])[:16, :16]
+    scores = np.array(read_sentence(NoSettings(), workspace)["scores"])
     added = np.array(draw(DrawRequest.parse({"bias": bias}, where="request"), workspace)["added"])
     row = read_sentence(NoSettings(), workspace)["words"].index("it")
     powers = np.exp((scores + added)[row, : row + 1])
@@ -597,6 +604,7 @@ def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> Non
     seen, own = (np.exp(scores[row]) * sees for sees in (np.arange(length) <= row, 1))
     seen, own = seen / seen.sum(), own / own.sum()
     told = sight.fact("row")
+    assert words == found["words"]  # the whole sentence, as on Scale
     assert words[seen.argmax()] == "cat"
     assert f"on “cat”, {sight.shown(100 * seen.max(), 3)} %" in told
     assert f"Without the mask {sight.shown(100 * own[row + 1 :].sum(), 3)} % would go" in told
@@ -605,6 +613,18 @@ def test_a_mask_keeps_a_head_from_the_words_to_come(sight: Any, axe: str) -> Non
     sight.idle()
     assert page.locator(".masked .lost").count() == 0
     assert "Without the mask" not in sight.fact("row")
+    page.get_by_role("button", name="A beginning that all see").click()
+    sight.idle()
+    assert sight.fact("row").startswith("“The” may look at 5 of 17 tokens")
+    # On a phone the strip opens with the chosen word in sight.
+    page.set_viewport_size({"width": 390, "height": 900})
+    sight.open("masks")
+    strip = page.locator(".scroll", has=page.locator(".masked")).bounding_box()
+    own = page.locator(".masked button[aria-pressed=true]").bounding_box()
+    assert strip["x"] < own["x"]
+    assert own["x"] + own["width"] <= strip["x"] + strip["width"]
+    page.set_viewport_size({"width": 1280, "height": 900})
+    sight.open("masks?mask=everything")
     page.get_by_text("More masks").click()
     page.get_by_label("Tokens, number").fill("20")  # more than the sentence has
     page.get_by_label("Tokens, number").press("Enter")

@@ -124,16 +124,16 @@ def test_scale(visit: Any) -> None:
 
 def test_masks(visit: Any) -> None:
     page = visit.open("masks")
-    assert visit.fact("seen") == "136 of 256"
-    # A row as a sentence: "it" is the eighth word and sees eight, an eighth of the attention each.
-    assert "“it” may look at 8 of 16 words: each gets 12.5 %" in visit.fact("row")
+    assert visit.fact("seen") == "153 of 289"
+    # A row as a sentence: "it" is the ninth token and sees nine, a ninth of the attention each.
+    assert "“it” may look at 9 of 17 tokens: each gets 11.1 %" in visit.fact("row")
     assert page.locator(".unseen-word").count() == 8
-    page.locator(".masked button").nth(3).click()
-    visit.until("location.search.includes('row=3')")
-    assert "“on” may look at 4 of 16 words: each gets 25 %" in visit.fact("row")
+    page.locator(".masked button").nth(4).click()
+    visit.until("location.search.includes('row=4')")
+    assert "“on” may look at 5 of 17 tokens: each gets 20 %" in visit.fact("row")
     page.get_by_role("button", name="ALiBi").click()
     visit.idle()
-    shares = [math.exp(-distance / 2) for distance in range(4)]
+    shares = [math.exp(-distance / 2) for distance in range(5)]
     own = visit.shown(100 / sum(shares), 3)
     assert f"of its attention is on “on”, {own} %" in visit.fact("row")
     added = visit.numbers_of(page.locator("figure", has_text="Mask and bias"), 4)
@@ -144,8 +144,8 @@ def test_masks(visit: Any) -> None:
     expression = page.get_by_label("Mask: combine with & and |")
     expression.fill("window(3) & causal | prefix(2)")
     visit.idle()
-    seen = [[(0 <= i - j < 3) or j < 2 for j in range(16)] for i in range(16)]
-    assert visit.fact("seen") == f"{sum(map(sum, seen))} of 256"
+    seen = [[(0 <= i - j < 3) or j < 2 for j in range(17)] for i in range(17)]
+    assert visit.fact("seen") == f"{sum(map(sum, seen))} of 289"
 
     # The picture itself: the colour in the middle of some cells.
     picture = page.locator("figure", has_text="Who sees whom").locator("canvas")
@@ -153,7 +153,7 @@ def test_masks(visit: Any) -> None:
     colours = picture.evaluate(
         """(canvas, places) => {
           const left = 32 + 7 * 7;  // seven letters of the longest word
-          const cell = (canvas.width / devicePixelRatio - 2 - left) / 16;
+          const cell = (canvas.width / devicePixelRatio - 2 - left) / 17;
           const {width, height} = canvas;
           const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
           return places.map(([i, j]) => {
@@ -170,7 +170,7 @@ def test_masks(visit: Any) -> None:
     picture.focus()
     picture.press("ArrowRight")
     picture.press("ArrowDown")
-    assert "query cat sees key The" in page.locator("figure .readout").first.inner_text()
+    assert "query The sees key start" in page.locator("figure .readout").first.inner_text()
 
     expression.fill("windw(3)")
     visit.idle()
@@ -359,7 +359,8 @@ def test_steps(visit: Any) -> None:
     page.get_by_label("Mask").fill("causal")
     visit.idle()
     page.wait_for_selector("[data-stage='5'] .made td.hidden")
-    assert [len([c for c in row if c == "·"]) for row in cells(5)] == [2, 1, 0]
+    assert [len([c for c in row if c == "0"]) for row in cells(5)] == [2, 1, 0]
+    assert [row.count("−∞") for row in cells(4)] == [2, 1, 0]
     page.get_by_role("button", name="Next step").click()
     page.get_by_label("Values V").fill("2 0\n0 4\n1 1")
     visit.idle()

@@ -35,7 +35,7 @@ class DrawRequest(Config):
     """A mask, a bias, and the tokens for which to draw them."""
 
     mask: Annotated[str, Field(max_length=4 * LONGEST)] = "causal"
-    length: Annotated[int, Field(ge=2, le=64)] = 16
+    length: Annotated[int, Field(ge=2, le=64)] = 17
     padding: Annotated[int, Field(ge=0)] = 0
     segments: Annotated[int, Field(ge=1, le=8)] = 1
     bias: Literal["none", "alibi", "t5", "relative_keys"] = "none"
@@ -112,7 +112,7 @@ def read_sentence(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
     """
     place = workspace.places.get(MODEL)
     if place is None or not place.is_at_hand or place.kind() != "causal_lm":
-        return {"words": SENTENCE.split(), "model": None, "scores": None}
+        return {"words": ["start", *SENTENCE.split()], "model": None, "scores": None}
     subject = subject_of(MODEL, workspace)
     reading = read(subject, SENTENCE)
     address, sublayer = [*attentions_of(subject, "decoder")[1].items()][LAYER]

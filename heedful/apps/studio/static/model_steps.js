@@ -26,8 +26,10 @@ export const followDefaults = (studio) => ({
 /** A number or name in the colour of its row or its column, which it keeps through all steps. */
 export const tinted = (content, index, side, shift = 1) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + shift) } }, content);
 
-/** The number of the stage that is reached, among those there are: of one that is not, the next. */
-export const reached = (there, { stage }) => there.findIndex((each) => each >= stage);
+export const [BIAS, MASK] = [3, 4];
+
+/** The number of the stage that is reached, among those there are: without a bias the scores are those before it, without a mask the softmax is next. */
+export const reached = (there, { stage }) => there.findIndex((each) => each >= (there.includes(stage) || stage !== BIAS ? stage : stage - 1));
 
 /** The step that is reached, or all below each other, of the stages there are. */
 export function inPlace(parts, values, names, there) {
@@ -172,7 +174,7 @@ function stages(found, values, names, there) {
       lines((each) => [own(each, each.raw), ` × ${number(found.factor)}`], (each) => own(each, each.scaled))],
     () => [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))],
     () => [h("p", {}, `A query sees ${found.mask}. Of ${found.columns.length} keys ${found.hidden} are hidden from it.`),
-      lines((each) => (each.score === null ? "" : "visible"), (each) => (each.score === null ? "hidden" : own(each, each.score)))],
+      lines((each) => (each.score === null ? "hidden" : "visible"), (each) => (each.score === null ? "−∞" : own(each, each.score)))],
     () => {
       const host = h("div", { class: "drawing" });
       queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${spokenPiece(found.rows[found.row])}.`, label: "key" }));

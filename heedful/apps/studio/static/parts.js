@@ -50,6 +50,12 @@ export const FEATURES = [["elu", "elu(x) + 1"], ["cosine", "cosines of positions
 /** The mixer of a stack, by the name of its setting. */
 export const mixerOf = (values, decoder) => (values.family === "blocks" ? (decoder ? values.mixer : values.encoder_mixer) : values.family);
 
+/** The positions of a model: recurrent layers need none, as they read word after word. */
+export const positionsOf = ({ family, positions }) => (family === "recurrent" ? "none" : positions);
+
+/** Whether a model is a Transformer: no part of its blocks is another one. */
+export const isTransformer = (values) => [false, true].every((decoder) => mixerOf(values, decoder) === "attention") && !values.channel_mix;
+
 /** The name of a mixer, as a title. */
 export function mixerTitle(values, decoder) {
   const mixer = mixerOf(values, decoder);
@@ -69,7 +75,7 @@ const ALL = {
   attention: { name: "Self-attention", adds: ["self"], does: "Every word looks at every other one and takes a weighted mix of their values.",
     until: "Each word is alone: “bank” cannot know of the river beside it." },
   first_sum: { name: "Residual + norm", adds: ["self_sum"], does: "What attention found is added to what was there, and the sum is brought to one size.",
-    until: "Attention replaces each vector by a mix of others, so a word forgets what it was." },
+    until: "With attention alone a word forgets itself." },
   network: { name: "Feed-forward", adds: ["ff"], does: "Every vector alone goes through two linear layers with an activation between.",
     until: "Vectors are mixed, but nothing is computed from a mix." },
   second_sum: { name: "Residual + norm", adds: ["ff_sum"], does: "The second sum and norm complete the block.",
@@ -104,7 +110,7 @@ const GROUPS = { embedding: "Input", positions: "Input", written: "Decoder", mas
 
 /** The steps that a family of layers has none of. */
 const LACKS = {
-  blocks: [], recurrent: ["first_sum", "network", "second_sum", "d_network"], convolution: ["network", "second_sum", "d_network"],
+  blocks: [], recurrent: ["positions", "first_sum", "network", "second_sum", "d_network"], convolution: ["network", "second_sum", "d_network"],
 };
 
 const READS = {

@@ -47,6 +47,9 @@ export function wordShares(host, { words, chosen, choose, hidden = [], rows, lab
   const row = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid);
   host.replaceChildren(row);
   const own = buttons.children[chosen];
-  if (own) row.scrollLeft = Math.min(own.offsetLeft - (row.clientWidth - own.offsetWidth) / 2, strongest(rows, buttons)); // on a phone they are in sight
+  if (own) { // on a phone it is in sight, and the longest bar if there is room for both
+    const [left, width] = [own.offsetLeft, own.offsetWidth];
+    row.scrollLeft = Math.max(Math.min(left - (row.clientWidth - width) / 2, strongest(rows, buttons)), left + width - row.clientWidth + 8);
+  }
   if (focused) host.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
 }

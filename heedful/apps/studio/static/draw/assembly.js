@@ -2,7 +2,7 @@
 // with a lane for each word, and what flows through the parts that are there.
 
 import { engineering, isStill, number, s } from "../dom.js";
-import { mixerOf, mixerTitle } from "../parts.js";
+import { mixerOf, mixerTitle, positionsOf } from "../parts.js";
 import { redrawn, series } from "./colours.js";
 
 const ROW = { height: 32, gap: 11 };
@@ -30,7 +30,9 @@ function boxes(view, decoder) {
   const gone = (key, name, block = true) => add(key, { name, gone: true, block });
   const shared = decoder && counts.shared.d_embedding;
   add(`${prefix}embedding`, { name: shared ? "Embedding, the same table" : "Embedding", count: shared ? 0 : counts.embedding, shared, shape: [SENTENCE.length, values.width] });
-  if (values.positions === "none") gone(`${prefix}positions`, "no positions", false);
+  if (positionsOf(values) === "none") {
+    if (values.family !== "recurrent") gone(`${prefix}positions`, "no positions", false);
+  }
   else if (["sinusoidal", "learned"].includes(values.positions)) {
     add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [SENTENCE.length, values.width] });
   } else add(`${prefix}positions`, { name: `Positions: ${values.positions.replace("_", " ")}`, thin: true });

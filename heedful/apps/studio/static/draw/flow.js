@@ -7,7 +7,7 @@ import { redrawn } from "./colours.js";
 import { shownPiece } from "./links.js";
 
 const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25, inside: 3 }; // so low that a block fits a screen
-const BAR = { step: 6, most: 40, least: 1.8, apart: 5 }; // pixels of a token, bars of a box, pixels of the narrowest, before the marks
+const BAR = { step: 6, most: 40, least: 1.8 }; // pixels of a token, bars of a box, pixels of the narrowest
 const [VALUE, SHARE] = [42, 34]; // pixels of a number, and more for a word beside it
 const NAMED = 200; // pixels of a box: a narrower one has the share alone
 const SIGN = { words: 4, step: 13, height: 15 };
@@ -17,7 +17,7 @@ export const isMark = (piece) => /^(<.*>|\[.*\])$/u.test(piece) || !/[\p{L}\p{N}
 
 /**
  * Draw a block.
- * @param picture {parts, names and says: by key, bands: place → {title, mixes}, chosen: a key, choose: called with a key, word: a token's index, describe}
+ * @param picture {parts, names and says: by key, bands: place → {title, short: for a narrow drawing, mixes: which words meet, as in MEETS}, chosen: a key, choose: called with a key, word: a token's index, describe}
  */
 export function flowPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
@@ -85,10 +85,11 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": describe });
   svg.append(s("defs", {}, s("marker", { id: "flow-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "tip", d: "M0 0L8 4L0 8z" }))));
-  for (const { from, to, title, mixes } of bands) {
+  const roomy = width - left > 300;
+  for (const { from, to, title, short = title, mixes } of bands) {
     svg.append(s("rect", { class: "band", x: left - 7, y: from, width: width - left + 6, height: to - from, rx: 9 }),
-      s("text", { class: "band-title", x: left + 2, y: from + 18 }, title));
-    if (width - left > 300) svg.append(...sign(width - 14 - SIGN.step * (SIGN.words - 1), from + 6, mixes));
+      s("text", { class: "band-title", x: left + 2, y: from + 18 }, roomy ? title : short));
+    if (roomy) svg.append(...sign(width - 14 - SIGN.step * (SIGN.words - 1), from + 6, mixes));
   }
   for (const part of parts) {
     for (const key of part.reads) {
@@ -110,7 +111,7 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
     const followed = part.tokens.join() === own ? word : -1;
     const shares = sharesOf(part, parts, followed);
     const element = node(part, place, { shares, name: names.get(part.key), says: says.get(part.key) ?? "", chosen: part.key === chosen, choose, word: followed });
-    if (shares) element.append(...bars({ sizes: shares.row, tokens: shares.tokens }, { ...place, width: place.width - (place.width < NAMED ? -8 : SHARE) }, names.get(part.key), shares.most, shares.best, (share) => `${number(100 * share, 3)} % of its attention`));
+    if (shares) element.append(...bars({ sizes: shares.row, tokens: shares.tokens }, { ...place, width: place.width - (place.width < NAMED ? -8 : SHARE) }, names.get(part.key), shares.most, shares.tokens.join() === own ? word : -1, (share) => `${number(100 * share, 3)} % of its attention`));
     else if (hasBars(part)) element.append(...bars(part, place, names.get(part.key), longest, followed));
     return element;
   });
@@ -151,26 +152,27 @@ function streamNote(boxes) {
     s("text", { class: `stream-note${i ? "" : " first"}`, x: boxes[0].middle + 12, y: middle + 16 * (i - 1) }, line));
 }
 
-/** Words that are joined with one another, or each with itself alone. */
+const MEETS = { all: () => true, back: (i, j) => i <= j, own: (i, j) => i === j };
+
+/** Words that are joined with one another, with those after them, or each with itself alone. */
 function sign(x, y, mixes) {
   const at = Array.from({ length: SIGN.words }, (_, i) => x + i * SIGN.step);
-  return [...at.flatMap((from, i) => at.filter((_, j) => mixes || i === j).map((to) => s("path", { class: "band-sign", d: `M${from} ${y}L${to} ${y + SIGN.height}` }))),
+  return [...at.flatMap((from, i) => at.filter((_, j) => MEETS[mixes](i, j)).map((to) => s("path", { class: "band-sign", d: `M${from} ${y}L${to} ${y + SIGN.height}` }))),
     ...at.flatMap((middle) => [y, y + SIGN.height].map((cy) => s("circle", { class: "band-dot", cx: middle, cy, r: 2.2 })))];
 }
 
-/** The lengths of the tokens' vectors, a bar each, before the number at the right end: words first, then marks, which are broken where they are longer. */
+/** The lengths of the tokens' vectors, a bar each in the order of the text, before the number at the right end; marks are broken where they are longer. */
 function bars({ sizes, tokens }, { x, y, width, height }, name, longest, word, tell = (size) => `length ${number(size, 3)}`) {
   const right = x + width - VALUE;
-  const step = Math.min(BAR.step, (right - x - 8.3 * name.length - 18 - BAR.apart) / sizes.length);
+  const step = Math.min(BAR.step, (right - x - 8.3 * name.length - 18) / sizes.length);
   if (step < BAR.least) return [];
-  const order = sizes.map((_, i) => i).sort((a, b) => isMark(tokens[a]) - isMark(tokens[b]) || a - b);
-  return order.map((i, place) => {
+  return sizes.map((size, i) => {
     const mark = isMark(tokens[i]);
-    const middle = right - (sizes.length - place - 0.5) * step - (mark ? 0 : BAR.apart);
-    const long = Math.max(0.5, (height - 8) * Math.min(1, sizes[i] / longest));
-    const rise = sizes[i] > longest ? `v${-0.5 * long}m0 -3v${3 - 0.5 * long}` : `v${-long}`;
+    const middle = right - (sizes.length - i - 0.5) * step;
+    const long = Math.max(0.5, (height - 8) * Math.min(1, size / longest));
+    const rise = size > longest ? `v${-0.5 * long}m0 -3v${3 - 0.5 * long}` : `v${-long}`;
     return s("path", { class: `bar${mark ? " apart" : ""}${i === word ? " followed" : ""}`, "stroke-width": step - 1, d: `M${middle} ${y + height - 4}${rise}` },
-      s("title", {}, `${shownPiece(tokens[i])}: ${tell(sizes[i])}`));
+      s("title", {}, `${shownPiece(tokens[i])}: ${tell(size)}`));
   });
 }
 
@@ -188,7 +190,7 @@ function node(part, { x, y, width, height }, { name, says, chosen, choose, word,
   const figure = size !== undefined ? `length ${number(size, 3)}` : most !== undefined ? `largest weight ${number(most, 2)}` : null;
   const drawn = shares ? shares.row : hasBars(part) ? part.sizes : null;
   const value = shares ? `${width < NAMED ? "" : `${shownPiece(shares.tokens[shares.best])} `}${Math.round(100 * shares.most)} %` : drawn && word >= 0 ? number(part.sizes[word], 3) : "";
-  const room = width - 7.6 * name.length - 18 - (drawn ? drawn.length * BAR.step + BAR.apart + 46 + (shares ? SHARE : 0) : 0);
+  const room = width - 7.6 * name.length - 18 - (drawn ? drawn.length * BAR.step + 46 + (shares ? SHARE : 0) : 0);
   const fits = width - 7.8 * name.length - 7 * value.length > 20;
   const label = `${name}${says ? `, ${says}` : ""}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },

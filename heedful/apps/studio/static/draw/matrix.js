@@ -69,7 +69,7 @@ export const captioned = (name) => h("span", {}, name.split("_")[0], name.includ
 function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false, shift = 1 }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
   const cell = (value, i, j) => {
-    if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
+    if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, kind === "share" ? "0" : "−∞"));
     if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(colours === "columns" ? j + shift : i + (keys ? shift : 0)) } }, number(value, digits));
     const shade = kind === "diverging" ? diverging((SHADE * value) / most) : sequence((SHADE * value) / most);
     const made = h("td", {}, number(value, digits));

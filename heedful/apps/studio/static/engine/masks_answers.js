@@ -47,7 +47,7 @@ function biasOf({ bias, heads, head, max_distance: most, length }, positions) {
 
 /** Visible pairs, the bias, and the attention weights for dot products of 0. */
 export async function draw(request) {
-  const settings = { mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, ...request };
+  const settings = { mask: "causal", length: 17, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, ...request };
   const { length, padding, segments, heads, head } = settings;
   if (padding >= length) throw new Refusal({ what: `padding ${padding} leaves nothing of ${length} tokens` });
   if (head > heads) throw new Refusal({ what: `there is no head ${head} of ${heads}` });

@@ -25,8 +25,9 @@ const SAYS = {
   routing: "which experts are asked", output: "what is added to the stream",
 };
 const BANDS = {
-  self: ["Attention mixes the words", true], cross: ["Cross-attention: the source", true], feedforward: ["Feed-forward: word by word", false],
+  self: { title: "Attention mixes the words", mixes: "all" }, cross: { title: "Cross-attention: the source", mixes: "all" }, feedforward: { title: "Feed-forward: word by word", mixes: "own" },
 };
+const MASKED = { title: "Masked: each word sees itself and those before it", short: "Masked: looks back", mixes: "back" };
 const MEASURES = {
   shares: ["share of the output", "How much each part brought to the vector that leaves the last block. A column adds up to 1, which is all of it; below 0, a part pulls the other way.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
@@ -139,9 +140,10 @@ function saidOf(part, parts) {
 }
 
 /** Titles of the sub-layers: a part is a band when it is known what it does; a mixer without weights is no attention. */
-function bandsOf(parts) {
+function bandsOf({ parts, stack }) {
   const attends = (place) => parts.some((part) => part.place === place && part.role === "weights");
-  return new Map(Object.entries(BANDS).map(([place, [title, mixes]]) => [place, { title: !mixes || attends(place) ? title : "Mixes the words", mixes }]));
+  return new Map(Object.entries({ ...BANDS, ...(stack === "decoder" ? { self: MASKED } : {}) })
+    .map(([place, band]) => [place, band.mixes === "own" || attends(place) ? band : { title: "Mixes the words", mixes: band.mixes }]));
 }
 
 /** What a part does with the followed word, as a sentence with its numbers; other parts have the library's words. */
@@ -236,7 +238,7 @@ function followed(host, side, state, second) {
     picture.words.textContent = `In the open box: the first channels of “${spokenPiece(tokens[word])}”, blue above 0, ochre below; in attention those of head 1. Small bars: the length of each word's vector${marks.length ? `; pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer` : ""}.`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     flowPicture(picture.host, {
-      parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands: bandsOf(found.parts), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
+      parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands: bandsOf(found), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names);

@@ -5,14 +5,15 @@ import { engineering, figure, folded, foldedSection, h, isStill, number, section
 import { ASKED, assemblyPicture, drawnParameters } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
-import { FAMILIES, FEATURES, leftOut, mixerChoices, mixerInText, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
+import { FAMILIES, FEATURES, isTransformer, leftOut, mixerChoices, mixerInText, mixerOf, positionsOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
 import { saves } from "../save.js";
 import { placeNamed } from "../subject.js";
 import { drawRuns, liveTraining, mark, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
-const START = -1; // a page without settings opens on the outline, with nothing added
+const START = -1; // a page without settings opens with the first parts, in whose attention the words already meet
+const OPENED = 3;
 const WRITER = "en-de"; // whose next word the complete translator writes: a model of these parts
 
 // The 2017 base model, which the sizes of everything since are compared with.
@@ -62,7 +63,7 @@ function mixersIn(values) {
 function asked(values) {
   const { task, vocabulary, tokens, beam, batch_tokens } = values;
   const others = otherLayers(values);
-  if (others) return { task, model: { ...Object.fromEntries(COMMON.map((name) => [name, values[name]])), ...others }, vocabulary, tokens, beam, batch_tokens };
+  if (others) return { task, model: { ...Object.fromEntries(COMMON.map((name) => [name, values[name]])), positions: positionsOf(values), ...others }, vocabulary, tokens, beam, batch_tokens };
   const model = { ...Object.fromEntries(DIALS.map((name) => [name, values[name]])), ...mixersIn(values) };
   for (const name of UNSET_AT_0) if (values[name]) model[name] = values[name];
   model.feedforward = values.network ? values.feedforward : 0;
@@ -77,7 +78,7 @@ function smallParts(values) {
   const layers = { encoder_layers: Math.min(2, encoder_layers), decoder_layers: Math.min(2, decoder_layers) };
   const translator = { ...values, task: "translation" };
   const others = otherLayers(translator);
-  if (others) return { positions, ...layers, ...others };
+  if (others) return { positions: positionsOf(values), ...layers, ...others };
   const heads = [8, 4, 2, 1].find((each) => each <= num_heads);
   const { state_size: _, attention_every: every, ...chosen } = mixersIn(translator);
   return { residual, norm, norm_placement, positions, feedforward: network, activation, scale, num_heads: heads, ...layers, ...chosen, ...(every ? { attention_every: 2 } : {}) };
@@ -97,7 +98,7 @@ export async function mount({ root, below, side, state, studio }) {
     if (state.values.parts === START && state.differs(Object.keys(state.values).filter((name) => !onlyView.has(name)))) state.set({ parts: COMPLETE });
   };
   complete();
-  const count = () => (state.values.parts === START ? 0 : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
+  const count = () => (state.values.parts === START ? OPENED : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
   const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
   const add = button("Next part", () => go(count() + 1));
   const back = button("Take back", () => go(count() === steps(state.values).length ? 0 : count() - 1), { quiet: true });
@@ -109,6 +110,7 @@ export async function mount({ root, below, side, state, studio }) {
   const words = h("div", { class: "told assembling", role: "status" });
   const picture = h("div", { class: "drawing assembly-drawing" });
   const total = h("div", {});
+  const off = h("div", { class: "switched-off", role: "status" }); // beside or below the drawing, which keeps its place
   const breaks = h("div", {});
   const runs = figure("The small translator with and without it");
   const beside = figure("Compared with published models", "The nearest and the best known. From line to line to the right: ten times as many parameters.");
@@ -140,6 +142,10 @@ export async function mount({ root, below, side, state, studio }) {
   const sizes = folded("Plan a model: sizes and other parts", ...element);
   sizes.classList.add("plan");
   side.append(switches, sizes);
+  const wide = matchMedia("(min-width: 72rem)");
+  const put = () => (wide.matches ? switches.after(off) : picture.after(off));
+  wide.addEventListener("change", put);
+  put();
   const costs = foldedSection("Size and cost", beside.element,
     h("details", {}, titles.mixing, mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
     h("details", {}, titles.tables, components, tables),
@@ -156,9 +162,10 @@ export async function mount({ root, below, side, state, studio }) {
 
   function drawPicture() {
     const { values } = state;
-    const view = { values, there: present(values, count()), next: upcoming(values, count()), add: () => go(count() + 1), written: nextWord, counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0, moving: values.flow };
+    const known = isTransformer(values) || values.task !== "translation";
+    const view = { values, there: present(values, count()), next: upcoming(values, count()), add: () => go(count() + 1), written: nextWord, counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
     assemblyPicture(picture, view);
-    if (!view.next && !nextWord) askWord();
+    if (!view.next && !nextWord && known) askWord();
     const near = nearest(presets, found.total);
     const drawn = drawnParameters(view);
     total.replaceChildren(facts(view.next ? [[`parameters so far${drawn === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawn)} of ${engineering(found.total)}`, "so-far"]] : [
@@ -187,14 +194,15 @@ export async function mount({ root, below, side, state, studio }) {
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
     moving.hidden = still || at === 0;
-    legend.textContent = [moving.hidden ? "" : "Mixed colours: words that met. Frame: worked on alone.",
-      next || !nextWord || leftOut(state.values).length || state.values.task !== "translation" ? "" : `${nextWord}: computed by ${WRITER}, a small translator of these parts.`].join(" ");
+    legend.replaceChildren(...[moving.hidden ? "" : "Mixed colours: words that met. Frame: worked on alone.",
+      at && isTransformer(state.values) ? h("span", { class: "sized" }, "Sizes: words × channels; of attention heads × queries × keys.") : "",
+      next || !nextWord || leftOut(state.values).length || state.values.task !== "translation" || !isTransformer(state.values) ? "" : `${nextWord}: computed by ${WRITER}, a small translator of these parts.`].flatMap((each) => [each, " "]));
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
     drawRoute(all, at);
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
-    words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), next || lost.length ? h("p", {}, next ? [`${does} `, h("strong", {}, missing)] : [],
-      ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))) : "", next || !lost.length || !recorded ? "" : written(lost));
+    words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), next ? h("p", {}, `${does} `, h("strong", {}, missing)) : "");
+    off.replaceChildren(...lost.map((name) => h("p", { class: "lost" }, TOGGLES[name].lost)), next || !lost.length || !recorded ? "" : written(lost));
   }
 
   /** The steps in their order: those of one part of the model, and a button for each other part, which unfolds it. */
@@ -274,6 +282,7 @@ export async function mount({ root, below, side, state, studio }) {
     fields.state_size.hidden = !used.some((each) => ["s4d", "mamba"].includes(each));
     fields.cell.hidden = family !== "recurrent";
     fields.attends.hidden = family !== "recurrent" || task !== "translation";
+    fields.positions.hidden = family === "recurrent";
     fields.kernel_width.hidden = family !== "convolution";
     for (const each of [switches, ...fields.ofBlocks]) each.hidden = !blocks;
     fields.experts.hidden = !blocks || !num_experts;
@@ -340,6 +349,7 @@ function controls(state, presets, mixers) {
     cell: choice(state, "cell", { label: "Cell", options: ["lstm", "gru", "rnn"] }),
     attends: choice(state, "attends", { label: "The decoder reads the text by", options: [["none", "one vector (Sutskever 2014)"], ["additive", "additive attention (Bahdanau 2015)"], ["general", "multiplicative attention (Luong 2015)"]] }),
     kernel_width: slider(state, "kernel_width", { label: "Words that an output is made of", min: 1, max: 9, step: 2 }),
+    positions: choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
     ofBlocks: [
       slider(state, "num_heads", { label: "Heads", stops: HEADS }),
       slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
@@ -355,7 +365,7 @@ function controls(state, presets, mixers) {
   const [heads, feedforward, activation, kvHeads, experts, window, norm, placement, bias] = fields.ofBlocks;
   const dials = more("More dials",
     activation,
-    choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
+    fields.positions,
     slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }),
     kvHeads, experts, fields.experts, window, norm, placement,
     choice(state, "share_embeddings", { label: "Shared embeddings", options: [["all", "source, target, output"], ["target", "target and output"], ["none", "none"]] }),

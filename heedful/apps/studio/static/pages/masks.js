@@ -4,12 +4,14 @@ import { figure, folded, h, number } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
 import { scoreCell, shareCell, softmax, wordShares } from "../word_shares.js";
 
-const FOLLOWED = "it"; // the word whose row is shown where none is chosen
+/** The word whose row is shown where none is chosen: one for which the mask changes something. */
+const followed = (mask) => (mask === PREFIXED ? "The" : "it");
+const PREFIXED = "causal | prefix(5)"; // "it" sees the beginning anyway
 
 export const wide = true;
 
 export const defaults = () => ({
-  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, row: -1,
+  mask: "causal", length: 17, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16, row: -1,
 });
 
 const EXAMPLES = [
@@ -17,7 +19,7 @@ const EXAMPLES = [
   ["everything", "All words (encoder)"],
   ["window(3)", "Near words"],
   ["causal & window(4)", "The last four"],
-  ["causal | prefix(5)", "A beginning that all see"],
+  [PREFIXED, "A beginning that all see"],
 ];
 const MORE = [
   ["window(3) | prefix(2)", "Near words and the first two"],
@@ -130,7 +132,7 @@ function toldOf({ found, word, hidden, mask }) {
   const best = names[weights.indexOf(most)];
   const says = seen.every((weight) => Math.abs(weight - most) < 1e-4) && seen.length > 1 ? ["each gets ", strong(most), " of its attention. "] : [most > 0.5 ? "most of its attention is on " : "the largest share of its attention is on ", `“${best}”, `, strong(most), ". "];
   const lost = found.unmasked?.[word].reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
-  return [`“${names[word]}” may look at ${seen.length} of ${names.length} words: `, ...says,
+  return [`“${names[word]}” may look at ${seen.length} of ${names.length} tokens: `, ...says,
     ...(lost > 0.005 ? ["Without the mask ", strong(lost), mask === "causal" ? " would go to words that are not written yet, and that it has to predict." : " would go to words that the mask hides."] : [])];
 }
 
@@ -171,7 +173,7 @@ function drawn(host, state) {
     const hidden = found.visible.map((each) => each.map((seen) => !seen));
     // Words of a sentence stand for the positions while there are enough.
     const names = found.positions.map((position, i) => (position < 0 ? "–" : found.words?.[position] ?? (found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position)));
-    const chosen = state.values.row < 0 ? found.words?.indexOf(FOLLOWED) ?? 0 : state.values.row;
+    const chosen = state.values.row < 0 ? found.words?.indexOf(followed(state.values.mask)) ?? 0 : state.values.row;
     const word = Math.max(0, Math.min(chosen, length - 1));
     const choose = (to) => state.set({ row: to }, { step: true });
     const sides = { rows: { label: "query", names }, columns: { label: "key", names }, marked: { side: "row", index: word }, choose };

@@ -2,7 +2,7 @@ import { call, live, StudioError } from "../api.js";
 import { button, check, choice, more, panel, tabs, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { captioned, equation, matrix } from "../draw/matrix.js";
-import { exponential, followed, followDefaults, inPlace, KINDS, reached, reads, sums, tinted } from "../model_steps.js";
+import { BIAS, exponential, followed, followDefaults, inPlace, KINDS, MASK, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
@@ -45,8 +45,6 @@ export const defaults = (studio) => ({
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
-
-const [BIAS, MASK] = [3, 4];
 
 /** The formula in parts, each with the stages that compute it. */
 const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
@@ -210,7 +208,7 @@ function stages(found, state) {
   const dot = (left, right, result) => `${left.map((value, channel) => `${short(value)} · ${short(right[channel])}`).join(" + ")} = ${short(result)}`;
   /** Scores before and after, of which one number comes from one. */
   const turned = (before, sign, after, how, from = "cell") => equation([{ ...before, ...all }, sign, { ...after, ...all }],
-    { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”.` : how(i, j)), choose, at: [row, 0] });
+    { from: () => [[0, from]], tell: (i, j) => (hidden[i][j] && after.hidden ? `“${queries[i]}” does not see “${keys[j]}”: ${after.kind === "share" ? "its weight is 0" : "the score becomes −∞"}.` : how(i, j)), choose, at: [row, 0] });
   const seen = { values: found.scores, hidden, caption: values.mask === "everything" ? "Scores" : "Scores that are seen" };
   const parts = {
     0: () => (values.x.trim() ? fromTokens(found, values, { queries, row, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: "?" }, "see X become Q, K and V"), "). We follow ", query(), "."),
@@ -226,7 +224,7 @@ function stages(found, state) {
     [BIAS]: () => [h("p", {}, "Each score gets a number for the positions of its query and key."),
       ...turned({ values: found.scaled, caption: "Scaled scores" }, "+ bias =", { values: found.scores, caption: "Scores with the bias" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${short(found.scaled[i][j])} + (${short(found.added[i][j])}) = ${short(found.scores[i][j])}`),
       sums(keys.map((_, i) => [key(i), [own(found.scaled[row][i], i), ` + (${number(found.added[row][i])})`], own(found.scores[row][i], i)]))],
-    [MASK]: () => [h("p", {}, found.sentence),
+    [MASK]: () => [h("p", {}, `${found.sentence} The score of a hidden key becomes −∞.`),
       ...turned({ values: found.scores, caption: "Scores" }, "→", seen, (i, j) => `“${queries[i]}” sees “${keys[j]}”: the score ${short(found.scores[i][j])} stays.`)],
     5: () => [h("p", {}, "Each score s becomes eˢ, divided by the sum of its row, so that the weights of ", query(), " add up to 1. The row's highest score is taken off first: that changes no weight, and no number grows too large."),
       ...turned(seen, "softmax →", { values: found.weights, kind: "share", hidden, caption: "Weights" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: exp(${short(found.scores[i][j])} − ${short(highest(found, i))}) = ${number(found.powers[i][j])}; ${number(found.powers[i][j])} ÷ ${number(total(found.powers[i]))} = ${number(found.weights[i][j])}`, "row"),
