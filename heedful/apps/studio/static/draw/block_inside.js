@@ -7,7 +7,7 @@ import { shownPiece } from "./links.js";
 import { largest } from "./strip.js";
 
 const ROW = { height: 15, gap: 4, chunk: 32 };
-const COLUMN = { least: 33, most: 46, strip: 58, bar: 34, line: 15, thick: 15 };
+const COLUMN = { least: 30, most: 46, strip: 58, bar: 34, line: 15, thick: 15 };
 const PAD = 9;
 const NARROW = 400; // pixels: less has no room for numbers beside a strip
 
@@ -93,7 +93,7 @@ function columnsPicture({ columns, role, lead }, x, y, width) {
   const one = ({ piece, strip: values, faded, value, text, weight }, i) => {
     const middle = x + (after ? 0 : room) + (i + 0.5) * step;
     const name = shownPiece(piece).replace(/^·(?=.)/, "");
-    return [words(name.length > 6 ? `${name.slice(0, 5)}…` : name, middle, y + 10, { "text-anchor": "middle" }),
+    return [words(name.length > 5 ? `${name.slice(0, 4)}…` : name, middle, y + 10, { "text-anchor": "middle" }),
       values ? strip(values, middle, y + COLUMN.line, faded ? 0.12 + 0.88 * weight : 1) : "",
       barred && value !== null ? barOf(value, highest, middle, below, role) : "",
       text ? words(text, middle, below + (barred ? COLUMN.bar + 4 : 0) + 11, { "text-anchor": "middle", class: value === Math.max(...drawn.map((each) => each.value ?? -Infinity)) ? "own" : null }) : ""];
