@@ -26,7 +26,8 @@ export const followDefaults = (studio) => ({
 /** A number or name in the colour of its row or its column, which it keeps through all steps. */
 export const tinted = (content, index, side, shift = 1) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + shift) } }, content);
 
-export const [BIAS, MASK] = [3, 4];
+export const BIAS = 3;
+export const MASK = 4;
 
 /** The number of the stage that is reached, among those there are: without a bias the scores are those before it, without a mask the softmax is next. */
 export const reached = (there, { stage }) => there.findIndex((each) => each >= (there.includes(stage) || stage !== BIAS ? stage : stage - 1));
