@@ -83,7 +83,8 @@ def main() -> None:
         for name, path in SHOWN.items():
             open_page(page, home + path)
             picture = PICTURES / f"{name}.png"
-            page.screenshot(path=str(picture))
+            image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            image.quantize(4 * COLOURS, dither=Image.Dither.NONE).save(picture, optimize=True)
             size = picture.stat().st_size
             assert size < LARGEST, f"{picture} has {size:,} bytes, more than {LARGEST:,}"
         browser.close()
