@@ -147,15 +147,17 @@ def measure_numbers(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, An
     return found
 
 
-def replace_names(pairs: Pairs, count: int, *, but: str | None = None) -> Pairs:
-    """Sentences whose one name becomes a name of another script."""
+def replace_names(
+    pairs: Pairs, count: int, *, but: str | None = None, names: Sequence[str] = SCRIPTS
+) -> Pairs:
+    """Sentences whose one name becomes another, by default a name of another script."""
     changed: list[tuple[str, str]] = []
     for source, reference in pairs:
         words = [re.findall(r"\b[A-Z][a-z]{2,}\b", text) for text in (source, reference)]
-        names = [word for word in words[0] if words[0].count(word) == words[1].count(word) == 1]
-        if len(changed) < count and len(names) == 1 and names[0] != but:
-            new = SCRIPTS[len(changed) % len(SCRIPTS)]
-            changed.append((source.replace(names[0], new), reference.replace(names[0], new)))
+        found = [word for word in words[0] if words[0].count(word) == words[1].count(word) == 1]
+        if len(changed) < count and len(found) == 1 and found[0] != but:
+            new = names[len(changed) % len(names)]
+            changed.append((source.replace(found[0], new), reference.replace(found[0], new)))
     return changed
 
 

@@ -114,7 +114,8 @@ class ConsistencyFlags:
     Args:
         capitals: Translate sentences in capitals as if in normal case, and write their translations
             in capitals.
-        copy_unknown: Copy words with characters that the model's vocabulary lacks.
+        copy_unknown: Copy words with characters that the model's vocabulary lacks, and names that
+            it misspells or leaves out.
         numbers: Form of numbers: as the model writes them, as in the source (keep), or with the
             separators of the target language (localize). keep and localize also correct wrong and
             missing numbers. If unset, what the model's directory states, such as localize of en-de,

@@ -17,7 +17,12 @@ from heedful.apps.quality.number_words import knows_number_words
 from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
-from heedful.apps.quality.unknown_words import stand_ins, unknown_words
+from heedful.apps.quality.unknown_words import (
+    NotCopied,
+    names_without_copy,
+    stand_ins,
+    unknown_words,
+)
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
@@ -80,8 +85,11 @@ class ConsistentTranslation(TranslationPipeline):
         pipeline: pipeline of the translator.
         capitals: true to translate sentences in capitals in sentence case, and to capitalize their
             translations.
-        copy_unknown: true to copy words with characters unknown to the source's tokenizer. Each
-            word is replaced by a placeholder name, which the translation must contain.
+        copy_unknown: true to copy words with characters unknown to the source's tokenizer, and
+            names that the model misspells or leaves out. Each of the words is replaced by a
+            placeholder name, which the translation must contain, and so is a name that was left
+            out, in a second search; a name takes the place of what is like it and was never seen in
+            training. Names need the words of the training in the model's directory.
         numbers: form of numbers, which are corrected where the right number is certain; if unset,
             they stay as the model writes them. A second search is required to write missing
             numbers.
@@ -139,6 +147,8 @@ class ConsistentTranslation(TranslationPipeline):
         """
         sources = [_Source(text, self, glossary) for text in list_of_texts(texts, "texts")]
         translations = self._translate(sources, glossary, options)
+        if self.copy_unknown and self.forces_words and _can_require(options):
+            self._copy_names(sources, translations, glossary, options)
         if self.numbers is None:
             return translations
         form = self.numbers
@@ -167,6 +177,24 @@ class ConsistentTranslation(TranslationPipeline):
             for each in (one for best in found for one in best.n_best):
                 each.alignment = None
         return found
+
+    def _copy_names(
+        self,
+        sources: list[_Source],
+        translations: list[Translation],
+        glossary: Terminology | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Translate texts whose names were lost once more, with stand-ins for these names."""
+        lost = [
+            source.not_copied(each).lost for source, each in zip(sources, translations, strict=True)
+        ]
+        chosen = [i for i, names in enumerate(lost) if names]
+        again = [_Source(sources[i].text, self, glossary, lost[i]) for i in chosen]
+        if again:
+            found = self._translate(again, glossary, _for_some(options, chosen))
+            for i, source, translation in zip(chosen, again, found, strict=True):
+                sources[i], translations[i] = source, translation
 
     def _translate(
         self,
@@ -248,15 +276,21 @@ class _Source:
         text: text to translate.
         translator: translator with the options of consistency.
         glossary: glossary of the translation.
+        names: names to copy as if they were unknown words.
 
     Attributes:
         respelling: edits of the text for the model.
     """
 
     def __init__(
-        self, text: str, translator: ConsistentTranslation, glossary: Terminology | None
+        self,
+        text: str,
+        translator: ConsistentTranslation,
+        glossary: Terminology | None,
+        names: frozenset[str] = frozenset(),
     ) -> None:
         self.translator = translator
+        self.names = names
         self.glossary = glossary
         self.lines: list[tuple[bool, str]] = []
         """For each line of the translation: true if it is capitalized, and the text after it."""
@@ -288,6 +322,12 @@ class _Source:
             return
         pair = self.translator.tokenizers
         spans = unknown_words(text, pair.source)
+        spans += [
+            match.span()
+            for name in self.names
+            for match in re.finditer(rf"(?<!\w){name}(?!\w)", text)
+        ]
+        spans = _apart(sorted(spans))
         if spans:
             taken = [copy.part for copy in self.copies]
             names = stand_ins("\n".join([self.text, *taken]), (pair.source, pair.target))
@@ -312,7 +352,18 @@ class _Source:
         translation = with_source(translation, self.respelling)
         names = list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
-        return respelled(translation, Respelling.of(translation, edits))
+        translation = respelled(translation, Respelling.of(translation, edits))
+        names_of_source = self.not_copied(translation).edits
+        return respelled(translation, Respelling.of(translation, names_of_source))
+
+    def not_copied(self, translation: str) -> NotCopied:
+        """Return the names of the text that a translation has not, if they are to be copied."""
+        if not self.translator.copy_unknown:
+            return NotCopied()
+        translator = self.translator
+        return names_without_copy(
+            self.text, translation, translator.languages, translator.tokenizers
+        )
 
     def _unknown(self, translation: str) -> Iterator[Edit]:
         """Return edits that replace placeholder names by the unknown words."""
@@ -341,6 +392,15 @@ class _Source:
             for target in occurrence.term.targets:
                 for match in re.finditer(rf"(?<!\w){re.escape(target)}(?!\w)", translation):
                     yield match.span()
+
+
+def _apart(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans that overlap none before them."""
+    kept: list[Span] = []
+    for span in spans:
+        if not kept or kept[-1][1] <= span[0]:
+            kept.append(span)
+    return kept
 
 
 def _moved(edits: Sequence[Edit], offset: int) -> Iterator[Edit]:

@@ -18,7 +18,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from heedful.apps.quality.reports import CheckResult, Evidence, counted
+from heedful.apps.quality.respelling import Edit
 from heedful.apps.quality.wording_checks import Word
+from heedful.text.seen_words import SeenWords
 
 MOST_REPAIRS = 4
 """Maximum number of repairs of a translation that a model scores, nearest positions first."""
@@ -220,11 +222,9 @@ class NameRepairs:
             for a, b, is_certain in pairs[:MOST_REPAIRS]
         ]
 
-    def _missing(
-        self, capitalized: Sequence[Word], others: Sequence[Word], source: str
-    ) -> list[Word]:
-        """Return the names of a source that nothing in its translation is like."""
-        missing = [
+    def names(self, capitalized: Sequence[Word], source: str) -> list[Word]:
+        """Return those of a source's capitalised words that are names which mostly stay."""
+        return [
             word
             for word in capitalized
             if len(word.text) >= _FEWEST_LETTERS
@@ -235,7 +235,16 @@ class NameRepairs:
             and word.text not in self.translated
             and not word.text.startswith(self.long_names)  # Sundays, Syrians
             and self._may_begin(word, source)
-            and not any(_are_alike(word, other) for other in others)
+        ]
+
+    def _missing(
+        self, capitalized: Sequence[Word], others: Sequence[Word], source: str
+    ) -> list[Word]:
+        """Return the names of a source that nothing in its translation is like."""
+        missing = [
+            word
+            for word in self.names(capitalized, source)
+            if not any(_are_alike(word, other) for other in others)
         ]
         # "Red Devils" may be translated as a whole; of "Steve Adler", at least one part is kept.
         return [
@@ -299,18 +308,83 @@ def check_lost_names(
         encode: function that returns the tokens of a word of the source.
     """
 
+    repairs = _repairs(target, languages, encode)
+    if repairs is None:
+        return []
+    lost = repairs.lost(source, target)
+    note = "nothing in the translation is like it"
+    found = [Evidence("source", each.start, each.end, each.text, note) for each in lost]
+    return [counted("lost_names", found)]
+
+
+def names_not_copied(
+    source: str,
+    target: str,
+    languages: tuple[str | None, str | None],
+    encode: Callable[[str], Sequence[int]],
+    seen: SeenWords,
+) -> tuple[frozenset[str], list[Edit]]:
+    """Return the names of a source that its translation lost, and edits of those it misspells.
+
+    A model that spells words in pieces joins pieces to a made-up word: Eridelberg for Heidelberg. A
+    word is made up if it stands neither in the source nor among the words of the model's training,
+    and begins with a capital. A name that the translation has, or a form of it such as
+    Heidelberger, is not lost.
+
+    Args:
+        source: source text.
+        target: text of its translation.
+        languages, encode: see `check_lost_names`.
+        seen: words of the targets that the model was trained on.
+
+    Returns:
+        The names that nothing in the translation is like, and edits of the translation that put
+        names where made-up words are like them.
+    """
+    repairs = _repairs(target, languages, encode)
+    if repairs is None:
+        return frozenset(), []
+    mine, others = _words(source), _words(target)
+    known = {word.folded for word in mine}
+    kept = {word.folded for word in others}
+    made_up = [
+        word
+        for word in others
+        if _is_capitalized(word) and word.folded not in known and word.text not in seen
+    ]
+    edits: dict[Word, str] = {}
+    for name in repairs.names([word for word in mine if _is_capitalized(word)], source):
+        if any(each.startswith(name.folded) for each in kept):
+            continue
+        alike = [each for each in made_up if each not in edits and _are_alike(name, each)]
+        if alike:
+            closest = max(alike, key=functools.partial(_likeness, name))
+            edits[closest] = name.text
+    # "Panama Canal", "Family": what has fewer tokens in lower case is translated, not copied.
+    gone = (word.text for word in repairs.lost(source, target))
+    lost = frozenset(name for name in gone if not repairs.is_common(name))
+    return lost, [(word.start, word.end, name) for word, name in edits.items()]
+
+
+def _repairs(
+    target: str, languages: tuple[str | None, str | None], encode: Callable[[str], Sequence[int]]
+) -> NameRepairs | None:
+    """Return what finds the names of a sentence by itself; None where capitals do not mark them."""
+
     def is_common(word: str) -> bool:
         # A model loses names that it does not know. "Heidelberg" has five tokens in either case,
         # "The" has one, and "Translators" five where "translators" has three.
         return not len(encode(word.casefold())) >= len(encode(word)) >= _FEWEST_TOKENS
 
     if languages[0] is None or languages[0][:2] in _CAPITAL_NOUNS or not _LATIN.search(target):
-        return []
+        return None
     nothing = FileWords(frozenset(), frozenset())
-    lost = NameRepairs(languages, nothing, nothing, is_common).lost(source, target)
-    note = "nothing in the translation is like it"
-    found = [Evidence("source", each.start, each.end, each.text, note) for each in lost]
-    return [counted("lost_names", found)]
+    return NameRepairs(languages, nothing, nothing, is_common)
+
+
+def _likeness(one: Word, other: Word) -> float:
+    a, b = plain_letters(one.text), plain_letters(other.text)
+    return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
 def _article(language: str | None) -> re.Pattern[str]:

@@ -1,14 +1,17 @@
-"""Words that a tokenizer cannot represent, and names that stand for them during translation."""
+"""Words that a model cannot write: those with unknown characters, and names that it misspells."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from heedful.apps.quality.respelling import Span
+from heedful.apps.quality.name_check import names_not_copied
+from heedful.apps.quality.respelling import Edit, Span
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 NAMES = (
     "Tom", "Maria", "Peter", "Anna", "David", "Daniel", "Paul", "Robert", "Martin", "Thomas",
@@ -45,6 +48,33 @@ def unknown_words(text: str, tokenizer: TextTokenizer) -> list[Span]:
         else:
             found.append(span)
     return found
+
+
+class NotCopied(NamedTuple):
+    """Names of a source that its translation has not.
+
+    Args:
+        lost: names that nothing in the translation is like.
+        edits: edits of the translation that put names where misspelled ones are.
+    """
+
+    lost: frozenset[str] = frozenset()
+    edits: Sequence[Edit] = ()
+
+
+def names_without_copy(
+    source: str, target: str, languages: tuple[str | None, str | None], pair: TokenizerPair
+) -> NotCopied:
+    """Return the names that a translation has not; see `names_not_copied`.
+
+    Args:
+        source, target: texts.
+        languages: their codes, None where unknown.
+        pair: tokenizers of the model; without the words of its training there are none.
+    """
+    if pair.words is None:
+        return NotCopied()
+    return NotCopied(*names_not_copied(source, target, languages, pair.source.encode, pair.words))
 
 
 def stand_ins(text: str, tokenizers: Sequence[TextTokenizer]) -> list[str]:

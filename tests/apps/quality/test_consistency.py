@@ -151,6 +151,32 @@ def test_words_that_are_known_change_nothing(
     assert copying.translate(texts) == translator.translate(texts)
 
 
+def test_names_that_the_model_misspells_are_those_of_the_source(
+    translator: TranslationPipeline, copying: ConsistentTranslation
+) -> None:
+    sources = ["Heidelberg is a small town.", "We met Priyanka in Ouagadougou.\nI love cats."]
+    before = translator.translate(sources)
+    assert "Heidelberg" not in before[0]  # such as Eridelberg
+    assert "Ouagadougou" not in before[1]
+    town, met = copying.translate(sources, alignment=True)
+    assert town == "Heidelberg ist eine kleine Stadt."
+    assert "Ouagadougou" in met
+    assert met.endswith("\nIch liebe Katzen.")
+    assert "Heidelberg" in town.alignment.target_words
+
+
+def test_names_that_the_model_leaves_out_are_copied(
+    translator: TranslationPipeline, copying: ConsistentTranslation
+) -> None:
+    source = "Shouldn't we help Atyrau?"
+    assert "At" not in translator.translate([source])[0]
+    [found] = copying.translate([source], alignment=True)
+    assert "Atyrau" in found
+    assert found.alignment.source_words == tuple(source.split())
+    [sampled] = copying.translate([source], sampling=True, seed=1)
+    assert (sampled.required, sampled.missing) == (0, ())  # samples cannot be required to have it
+
+
 def test_more_unknown_words_than_names_and_long_lines(copying: ConsistentTranslation) -> None:
     many = " and ".join(f"Лев{i}" for i in range(20))
     assert copying.translate([f"We saw {many}."])[0].count("Лев") >= 12

@@ -7,7 +7,9 @@ from heedful.apps.quality.name_check import (
     NameRepairs,
     check_lost_names,
     file_words,
+    names_not_copied,
 )
+from heedful.text.seen_words import SeenWords
 
 NOTHING = FileWords(frozenset(), frozenset())
 
@@ -23,6 +25,35 @@ def lost(source: str, target: str, language: str = "en") -> list[str]:
     """Return the names that are lost, where each word has as many tokens as pairs of letters."""
     checks = check_lost_names(source, target, (language, "de"), lambda word: range(len(word) // 2))
     return [each.text for check in checks for each in check.evidence]
+
+
+def spelled(source: str, target: str, seen: str = "") -> str:
+    """Return the translation with names as in its source; the model has seen some words."""
+    _, edits = names_not_copied(
+        source, target, ("en", "de"), lambda word: range(len(word) // 2), SeenWords.of([seen])
+    )
+    for start, end, name in sorted(edits, reverse=True):
+        target = target[:start] + name + target[end:]
+    return target
+
+
+def test_a_misspelled_name_is_spelled_as_in_the_source() -> None:
+    town = "Heidelberg is a small town."
+    assert spelled(town, "Eridelberg ist klein.") == "Heidelberg ist klein."
+    both = "I saw Wojciech and Aleksandra in May."
+    assert spelled(both, "Im Mai sah ich Wojemkie und Alekandel.") == (
+        "Im Mai sah ich Wojciech und Aleksandra."
+    )
+    # What training has seen may be the name in the other language; forms of the name are right.
+    assert spelled("We love Lisbon.", "Wir lieben Lissabon.", "Lissabon") == "Wir lieben Lissabon."
+    assert spelled("The Heidelberg castle.", "Das Heidelberger Schloss.") == (
+        "Das Heidelberger Schloss."
+    )
+    # A word unlike each name stays, and so does what begins a sentence without being a name.
+    assert spelled("We love Naples.", "Wir lieben Rekykavik.") == "Wir lieben Rekykavik."
+    assert spelled("Dogs bark.", "Doges bellen.") == "Doges bellen."
+    german = names_not_copied("Der Hund.", "The Hunt.", ("de", "en"), len, SeenWords.of([""]))
+    assert german == (frozenset(), [])
 
 
 def test_a_name_without_a_word_like_it_is_lost() -> None:
