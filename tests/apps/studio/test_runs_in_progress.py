@@ -60,6 +60,23 @@ def state_of(run: Path) -> dict[str, Any]:
     return dict(answer.json()["runs"][0])
 
 
+def test_a_run_may_be_begun_anew_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is emptied after its state was read, and before its curves are."""
+    run = write_run(tmp_path / "run", 0.001, 40)
+    assert state_of(run)["best"] is not None
+    read = RunLog.state
+
+    def emptied(log: RunLog) -> RunState:
+        found = read(log)
+        (run / "metrics.jsonl").write_text("", encoding="utf-8")
+        return found
+
+    monkeypatch.setattr(RunLog, "state", emptied)
+    assert state_of(run)["best"] is None
+
+
 def test_finished_and_dead_runs_differ(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 0.002, 20)
     assert state_of(run)["training"]

@@ -237,6 +237,7 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
     state, settings = log.state(), log.settings() if log.has_settings else None
     newest = state.validations[-1] if state.validations else {}
     score = _deciding({place.name: log}, [name for name in newest if name not in ("event", "step")])
+    curve = log.curve(score, "validation")
     now = time.time()
     training = state.is_training(now) and not place.is_at_hand
     quiet = None if state.written is None else max(0.0, now - state.written)
@@ -254,7 +255,8 @@ def _state(place: WorkspaceDirectory, log: RunLog) -> dict[str, Any]:
         "settings": {} if settings is None else _overview(settings),
         "parameters": (state.summary or {}).get("parameters"),
         "loss": newest.get("loss", state.training.get("loss")),
-        "best": [score, _best(log.curve(score, "validation"), _sign(score))[1]] if score else None,
+        # A run that is begun anew empties its file, maybe since the state was read.
+        "best": [score, _best(curve, _sign(score))[1]] if len(curve[0]) else None,
         "validations": len(state.validations),
         "samples": len(state.samples),
         **_totals(state),
