@@ -202,6 +202,7 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     page.get_by_text("Names of the heads").click()
     lean = page.get_by_text("that only lean to a pattern")
     lean.click()
+    lean.locator("xpath=..").locator("tbody tr").first.wait_for()  # filled once it is opened
     # The head that the card notes for a pronoun has that name, beside the pattern it leans to.
     names = page.locator(".several .label").all_inner_texts()
     assert names == (["what “sie” means"] if part == "cross" else [])
