@@ -57,13 +57,14 @@ class _LowerCase(ConsistentTranslation):
         return [0] * len(words)
 
 
-def read_pairs(data: Path) -> dict[str, Pairs]:
-    """The test sentences of both corpora, in an order of their own."""
-    tatoeba = one_reference_each(split_pairs(data / "tatoeba" / "en-de.tsv.gz")["test"])
+def read_pairs(data: Path, part: str = "test") -> dict[str, Pairs]:
+    """The sentences of both corpora for a part, `valid` or `test`, in an order of their own."""
+    tatoeba = one_reference_each(split_pairs(data / "tatoeba" / "en-de.tsv.gz")[part])
     random.Random(1).shuffle(tatoeba)  # they are sorted by length
+    name = {"valid": "val", "test": "test_2016_flickr"}[part]
     sides = []
     for side in LANGUAGES:
-        path = data / "multi30k" / "raw" / f"test_2016_flickr.{side}.gz"
+        path = data / "multi30k" / "raw" / f"{name}.{side}.gz"
         with gzip.open(path, "rt", encoding="utf-8") as file:
             sides.append(file.read().splitlines())
     return {"tatoeba": tatoeba, "multi30k": list(zip(*sides, strict=True))}

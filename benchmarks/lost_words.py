@@ -11,28 +11,20 @@ chosen on --part valid. Prints one JSON line, which also goes to RESULTS/lost-wo
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import re
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inside import read_lines
-from report import say, write_result
+from consistency import read_pairs
+from report import new_parser, parse, say, write_result
 
 from heedful.apps.quality.lost_words import gains_without_words
 from heedful.evaluate.corpus_metrics import build_metric
 from heedful.pipelines.translation import TranslationPipeline
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "pretrained"))
-
-from tatoeba import one_reference_each, split_pairs  # noqa: E402 (a script of the folder above)
 
 ADJECTIVES = ("wooden", "expensive", "yellow", "heavy", "broken", "Italian", "famous", "empty")
 ENDINGS = ("yesterday", "tomorrow", "together", "upstairs", "secretly", "again")
@@ -106,29 +98,15 @@ def mean(numbers: Any) -> float | None:
 
 def main() -> None:
     """Measure on both corpora, and write down what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, default=Path("en-de"))
-    parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
+    parser = new_parser(__doc__, model="en-de")
     parser.add_argument("--part", choices=("valid", "test"), default="test")
     parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    arguments = parser.parse_args()
-    if arguments.data is None:
-        say("skipped: give the corpora by --data or HEEDFUL_DATA")
+    arguments = parse(parser)
+    if arguments is None:
         return
-    data = Path(arguments.data)
-    folder, name = data / "multi30k" / "raw", {"valid": "val", "test": "test_2016_flickr"}
-    captions = [read_lines(folder / f"{name[arguments.part]}.{x}.gz") for x in ("en", "de")]
-    everyday = one_reference_each(split_pairs(data / "tatoeba" / "en-de.tsv.gz")[arguments.part])
-    random.Random(SEED).shuffle(everyday)
     pipeline = TranslationPipeline.load(arguments.model, device="cpu")
     found = {}
-    for corpus, pairs in (
-        ("tatoeba", everyday),
-        ("multi30k", list(zip(*captions, strict=True))),
-    ):
+    for corpus, pairs in read_pairs(Path(arguments.data), arguments.part).items():
         kept = pairs[: arguments.sentences]
         found[corpus] = measure(pipeline, [a for a, _ in kept], [b for _, b in kept])
         say(f"{corpus}: {found[corpus]}")

@@ -81,7 +81,7 @@ def changes(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write the result."""
-    parser = new_parser(__doc__, rounds=5)
+    parser = new_parser(__doc__)
     parser.add_argument("--sentences", type=int, default=500)
     arguments = parse(parser)
     if arguments is None:

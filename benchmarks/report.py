@@ -21,19 +21,24 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def new_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+def new_parser(
+    description: str | None, *, rounds: int | None = None, model: str | None = None
+) -> argparse.ArgumentParser:
     """What all comparisons on a trained model and a corpus understand.
 
     Args:
         description: of the program.
-        rounds: how many by default.
+        rounds: how many by default; None where nothing is timed in turns.
+        model: by default; None where one must be given.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, required=True)
+    default = None if model is None else Path(model)
+    parser.add_argument("--model", type=Path, default=default, required=model is None)
     parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
-    parser.add_argument("--rounds", type=int, default=rounds)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
     return parser
@@ -45,7 +50,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace | None:
     if arguments.data is None:
         say("skipped: give the corpus by --data or HEEDFUL_DATA")
         return None
-    if arguments.rounds < FEWEST_ROUNDS:
+    if getattr(arguments, "rounds", FEWEST_ROUNDS) < FEWEST_ROUNDS:
         parser.error(f"--rounds: fewer than {FEWEST_ROUNDS} say little")
     torch.set_num_threads(arguments.threads)
     return arguments

@@ -83,8 +83,7 @@ def main() -> None:
         for name, path in SHOWN.items():
             open_page(page, home + path)
             picture = PICTURES / f"{name}.png"
-            image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            image.quantize(4 * COLOURS, dither=Image.Dither.NONE).save(picture, optimize=True)
+            save_picture(page, picture, 4 * COLOURS)
             size = picture.stat().st_size
             assert size < LARGEST, f"{picture} has {size:,} bytes, more than {LARGEST:,}"
         browser.close()
@@ -113,11 +112,14 @@ def take_previews(browser: Any, home: str) -> None:
         open_page(page, f"{home}{name}?embed=1{AT.get(name, '')}")
         page.evaluate(ALONE)
         page.wait_for_timeout(500)  # drawings fit the width that is theirs now
-        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        # Drawings have few colours; a palette without dithering takes a third of the bytes.
-        few = picture.quantize(COLOURS, dither=Image.Dither.NONE)
-        few.save(PREVIEWS / preview_of(name), optimize=True)
+        save_picture(page, PREVIEWS / preview_of(name), COLOURS)
     print(f"{sum(file.stat().st_size for file in PREVIEWS.iterdir()):,} bytes in {PREVIEWS}")
+
+
+def save_picture(page: Any, path: Path, colours: int) -> None:
+    """Write what a page shows, in a third of the bytes by a palette: drawings have few colours."""
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 @contextmanager

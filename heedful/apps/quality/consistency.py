@@ -18,8 +18,9 @@ from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
 from heedful.apps.quality.unknown_words import (
-    NotCopied,
-    names_without_copy,
+    Languages,
+    name_edits,
+    names_to_copy,
     stand_ins,
     unknown_words,
 )
@@ -28,9 +29,6 @@ from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
-
-Languages = tuple[str | None, str | None]
-"""Codes of source and target, None where unknown."""
 
 
 class NumbersLeft(UserWarning):
@@ -187,7 +185,8 @@ class ConsistentTranslation(TranslationPipeline):
     ) -> None:
         """Translate texts whose names were lost once more, with stand-ins for these names."""
         lost = [
-            source.not_copied(each).lost for source, each in zip(sources, translations, strict=True)
+            names_to_copy(source.text, each, self.languages, self.tokenizers)
+            for source, each in zip(sources, translations, strict=True)
         ]
         chosen = [i for i, names in enumerate(lost) if names]
         again = [_Source(sources[i].text, self, glossary, lost[i]) for i in chosen]
@@ -353,17 +352,11 @@ class _Source:
         names = list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
         translation = respelled(translation, Respelling.of(translation, edits))
-        names_of_source = self.not_copied(translation).edits
-        return respelled(translation, Respelling.of(translation, names_of_source))
-
-    def not_copied(self, translation: str) -> NotCopied:
-        """Return the names of the text that a translation has not, if they are to be copied."""
         if not self.translator.copy_unknown:
-            return NotCopied()
-        translator = self.translator
-        return names_without_copy(
-            self.text, translation, translator.languages, translator.tokenizers
-        )
+            return translation
+        pair, languages = self.translator.tokenizers, self.translator.languages
+        spelled = name_edits(self.text, translation, languages, pair)
+        return respelled(translation, Respelling.of(translation, spelled))
 
     def _unknown(self, translation: str) -> Iterator[Edit]:
         """Return edits that replace placeholder names by the unknown words."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.apps.quality.reports import CheckResult, Evidence
-from heedful.text.pretokenization import is_spaceless
+from heedful.text.pretokenization import word_spans
 
 if TYPE_CHECKING:
     from heedful.pipelines.text_splitting import Warn
@@ -24,7 +24,6 @@ FEWEST_LETTERS = 4
 own in the translation. `engine/lost_words.js` has the same rules."""
 
 _LARGEST = math.log(1e6)  # a larger ratio tells nothing more
-_WORD = re.compile(r"\S+")
 _SPACE_BEFORE_MARK = re.compile(r"\s+(?=[.,;:!?…])")
 
 
@@ -43,7 +42,7 @@ def without_each_word(text: str) -> list[Shortened]:
     and numbers are no words here, nor is what is written without spaces; of a text of a single word
     nothing would be left.
     """
-    spans = [_inner(match) for match in _WORD.finditer(text)]
+    spans = [_inner(text, *span) for span in word_spans(text)]
     if len(spans) < 2:
         return []
     return [
@@ -104,17 +103,16 @@ def check_lost_words(
     return CheckResult("lost_words", bool(lost), value, most_gain, lost)
 
 
-def _inner(match: re.Match[str]) -> tuple[int, int]:
+def _inner(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the span of a word without the marks around it; an empty one if it has no letter."""
-    kept = [i for i, sign in enumerate(match.group(), match.start()) if sign.isalnum()]
-    return (kept[0], kept[-1] + 1) if kept else (match.start(), match.start())
+    kept = [i for i in range(start, end) if text[i].isalnum()]
+    return (kept[0], kept[-1] + 1) if kept else (start, start)
 
 
 def _counts(word: str) -> bool:
     """Return True for a word that a translation should not do without."""
-    letters = sum(map(str.isalpha, word))
-    plain = not any(sign in "'’" or sign.isdigit() or is_spaceless(sign) for sign in word)
-    return plain and letters >= FEWEST_LETTERS
+    plain = not any(sign in "'’" or sign.isdecimal() for sign in word)
+    return plain and sum(map(str.isalpha, word)) >= FEWEST_LETTERS
 
 
 def _joined(before: str, after: str) -> str:

@@ -317,33 +317,46 @@ def check_lost_names(
     return [counted("lost_names", found)]
 
 
-def names_not_copied(
+def lost_names(
+    source: str,
+    target: str,
+    languages: tuple[str | None, str | None],
+    encode: Callable[[str], Sequence[int]],
+) -> frozenset[str]:
+    """Return the names to copy of a source that nothing in its translation is like.
+
+    Args:
+        source, target, languages, encode: see `check_lost_names`.
+    """
+    repairs = _repairs(target, languages, encode)
+    if repairs is None:
+        return frozenset()
+    # "Panama Canal", "Family": what has fewer tokens in lower case is translated, not copied.
+    gone = (word.text for word in repairs.lost(source, target))
+    return frozenset(name for name in gone if not repairs.is_common(name))
+
+
+def misspelled_names(
     source: str,
     target: str,
     languages: tuple[str | None, str | None],
     encode: Callable[[str], Sequence[int]],
     seen: SeenWords,
-) -> tuple[frozenset[str], list[Edit]]:
-    """Return the names of a source that its translation lost, and edits of those it misspells.
+) -> list[Edit]:
+    """Return edits of a translation that put names of its source where made-up words are like them.
 
     A model that spells words in pieces joins pieces to a made-up word: Eridelberg for Heidelberg. A
     word is made up if it stands neither in the source nor among the words of the model's training,
     and begins with a capital. A name that the translation has, or a form of it such as
-    Heidelberger, is not lost.
+    Heidelberger, is not put there again.
 
     Args:
-        source: source text.
-        target: text of its translation.
-        languages, encode: see `check_lost_names`.
+        source, target, languages, encode: see `check_lost_names`.
         seen: words of the targets that the model was trained on.
-
-    Returns:
-        The names that nothing in the translation is like, and edits of the translation that put
-        names where made-up words are like them.
     """
     repairs = _repairs(target, languages, encode)
     if repairs is None:
-        return frozenset(), []
+        return []
     mine, others = _words(source), _words(target)
     known = {word.folded for word in mine}
     kept = {word.folded for word in others}
@@ -360,10 +373,7 @@ def names_not_copied(
         if alike:
             closest = max(alike, key=functools.partial(_likeness, name))
             edits[closest] = name.text
-    # "Panama Canal", "Family": what has fewer tokens in lower case is translated, not copied.
-    gone = (word.text for word in repairs.lost(source, target))
-    lost = frozenset(name for name in gone if not repairs.is_common(name))
-    return lost, [(word.start, word.end, name) for word, name in edits.items()]
+    return [(word.start, word.end, name) for word, name in edits.items()]
 
 
 def _repairs(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from heedful.apps.quality.name_check import names_not_copied
+from heedful.apps.quality.name_check import lost_names, misspelled_names
 from heedful.apps.quality.respelling import Edit, Span
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.tokenizer import TextTokenizer
@@ -18,6 +17,9 @@ NAMES = (
     "Michael", "Alexander", "Eva", "Victoria", "Simon", "Sarah",
 )  # fmt: skip
 """Names that most models know and most languages in Latin script spell alike."""
+
+Languages = tuple[str | None, str | None]
+"""Codes of source and target, None where unknown."""
 
 _BETWEEN = re.compile(r"[ ·・=-]{0,2}")
 """Separators between the words of a name: nothing, a space or a sign."""
@@ -50,31 +52,30 @@ def unknown_words(text: str, tokenizer: TextTokenizer) -> list[Span]:
     return found
 
 
-class NotCopied(NamedTuple):
-    """Names of a source that its translation has not.
-
-    Args:
-        lost: names that nothing in the translation is like.
-        edits: edits of the translation that put names where misspelled ones are.
-    """
-
-    lost: frozenset[str] = frozenset()
-    edits: Sequence[Edit] = ()
-
-
-def names_without_copy(
-    source: str, target: str, languages: tuple[str | None, str | None], pair: TokenizerPair
-) -> NotCopied:
-    """Return the names that a translation has not; see `names_not_copied`.
+def names_to_copy(
+    source: str, target: str, languages: Languages, pair: TokenizerPair
+) -> frozenset[str]:
+    """Return the names of a source that its translation lost; none if the model records no words.
 
     Args:
         source, target: texts.
         languages: their codes, None where unknown.
-        pair: tokenizers of the model; without the words of its training there are none.
+        pair: tokenizers of the model.
     """
     if pair.words is None:
-        return NotCopied()
-    return NotCopied(*names_not_copied(source, target, languages, pair.source.encode, pair.words))
+        return frozenset()
+    return lost_names(source, target, languages, pair.source.encode)
+
+
+def name_edits(source: str, target: str, languages: Languages, pair: TokenizerPair) -> list[Edit]:
+    """Return edits that spell names as the source does; none if the model records no words.
+
+    Args:
+        source, target, languages, pair: see `names_to_copy`.
+    """
+    if pair.words is None:
+        return []
+    return misspelled_names(source, target, languages, pair.source.encode, pair.words)
 
 
 def stand_ins(text: str, tokenizers: Sequence[TextTokenizer]) -> list[str]:

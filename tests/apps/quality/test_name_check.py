@@ -7,7 +7,8 @@ from heedful.apps.quality.name_check import (
     NameRepairs,
     check_lost_names,
     file_words,
-    names_not_copied,
+    lost_names,
+    misspelled_names,
 )
 from heedful.text.seen_words import SeenWords
 
@@ -29,7 +30,7 @@ def lost(source: str, target: str, language: str = "en") -> list[str]:
 
 def spelled(source: str, target: str, seen: str = "") -> str:
     """Return the translation with names as in its source; the model has seen some words."""
-    _, edits = names_not_copied(
+    edits = misspelled_names(
         source, target, ("en", "de"), lambda word: range(len(word) // 2), SeenWords.of([seen])
     )
     for start, end, name in sorted(edits, reverse=True):
@@ -52,8 +53,8 @@ def test_a_misspelled_name_is_spelled_as_in_the_source() -> None:
     # A word unlike each name stays, and so does what begins a sentence without being a name.
     assert spelled("We love Naples.", "Wir lieben Rekykavik.") == "Wir lieben Rekykavik."
     assert spelled("Dogs bark.", "Doges bellen.") == "Doges bellen."
-    german = names_not_copied("Der Hund.", "The Hunt.", ("de", "en"), len, SeenWords.of([""]))
-    assert german == (frozenset(), [])
+    german = "Der Hund.", "The Hunt.", ("de", "en"), len
+    assert (lost_names(*german), misspelled_names(*german, SeenWords.of([""]))) == (frozenset(), [])
 
 
 def test_a_name_without_a_word_like_it_is_lost() -> None:

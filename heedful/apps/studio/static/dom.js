@@ -16,6 +16,26 @@ function fill(element, attributes, children) {
 /** Whether who looks asked for no motion. */
 export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
+/**
+ * Call a function with 0, 1, … at a pace in milliseconds, until it returns false.
+ * @param over called at the end
+ * @returns what ends it before
+ */
+export function inSteps(pace, step, over) {
+  let at = 0;
+  const end = () => {
+    clearInterval(timer);
+    over();
+  };
+  const next = () => {
+    if (step(at) === false) end();
+    at += 1;
+  };
+  const timer = setInterval(next, pace);
+  next();
+  return end;
+}
+
 /** An HTML element: h("p", {class: "note"}, "text", other). */
 export const h = (tag, attributes = {}, ...children) =>
   fill(document.createElement(tag), attributes, children);

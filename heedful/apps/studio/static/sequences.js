@@ -2,7 +2,7 @@
 
 import { live, problem } from "./api.js";
 import { button, choice, more, slider } from "./controls.js";
-import { figure, folded, h, isStill, number, percent } from "./dom.js";
+import { figure, folded, h, inSteps, isStill, number, percent } from "./dom.js";
 import { series } from "./draw/colours.js";
 import { labelBars, shareKey } from "./draw/patches.js";
 import { drawSample, pieceWords, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
@@ -90,22 +90,13 @@ export function sequences(host, state, studio) {
 
   /** Draw how the sample was written, step by step. */
   function grow(steps, over) {
-    let at = 0;
     const own = found;
-    const end = () => {
-      clearInterval(timer);
-      over();
-    };
-    const next = () => {
-      if (at >= steps.length || own !== found) return end();
+    return inSteps(Math.max(40, Math.min(600, PLAYED / steps.length)), (at) => {
+      if (at >= steps.length || own !== found) return false;
       drawSample(whole.host, { drawing: steps[at].drawing, shares: null, token: -1, choose, describe: steps[at].words });
       whole.words.textContent = steps[at].words;
-      at += 1;
-      return null;
-    };
-    const timer = setInterval(next, Math.max(40, Math.min(600, PLAYED / steps.length)));
-    next();
-    return end;
+      return true;
+    }, over);
   }
 
   async function start() {

@@ -1,6 +1,6 @@
 // What a search looked at: a column for each step, lines from each hypothesis to its continuations.
 
-import { h, s } from "../dom.js";
+import { h, inSteps, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
 const SIZES = { column: 122, row: 34, box: [104, 26], letters: 8, value: 16 }; // value: where it stands in the box, as the word does
@@ -30,24 +30,17 @@ export function treeChart(host, tree) {
       frame(host, tree);
     },
     grow(over) {
-      let column = 0;
       const show = (count) => host.querySelectorAll("[data-at]").forEach((each) => each.classList.toggle("to-come", Number(each.dataset.at) >= count));
-      const end = () => {
-        clearInterval(timer);
-        show(Infinity);
-        over();
-      };
-      const next = () => {
-        if (column > tree.columns.length || !host.isConnected) return end();
+      return inSteps(STEP, (column) => {
+        if (column > tree.columns.length || !host.isConnected) return false;
         show(column);
         if (column) host.tell(column - 1, tree.path[column - 1] ?? 0);
         host.firstChild.scrollLeft = (column + 1) * sizesOf(host).column - host.clientWidth; // on a phone it moves along
-        column += 1;
-        return null;
-      };
-      const timer = setInterval(next, STEP);
-      next();
-      return end;
+        return true;
+      }, () => {
+        show(Infinity);
+        over();
+      });
     },
   };
 }

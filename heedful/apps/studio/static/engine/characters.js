@@ -9,7 +9,7 @@ const LONE_SURROGATE = /[\ud800-\udfff]/gu; // with `u`, pairs are one character
 const CONTROL = /(?![\t\n])\p{Cc}/gu;
 
 /** Scripts without spaces between words; Hangul's letters are none of them. */
-export const SPACELESS = new RegExp(
+const SPACELESS = new RegExp(
   "(?![\\u3130-\\u318f])[\\u0e00-\\u0fff\\u1000-\\u109f\\u1780-\\u17ff\\u1950-\\u19ff\\u1a20-\\u1aaf"
   + "\\ua9e0-\\ua9ff\\uaa60-\\uaa7f\\u2e80-\\ua4cf\\uf900-\\ufaff\\ufe30-\\ufe4f\\uff00-\\uffef\\u{20000}-\\u{3ffff}]", "u");
 

@@ -1,13 +1,12 @@
 // Words of a text that its translation lost: without them it is as probable (Vamvas 2022).
 
 import { logSumExp } from "./arithmetic.js";
-import { LETTER, SPACELESS, singleLine, splitSpaces, strip } from "./characters.js";
+import { singleLine, splitSpaces, strip, wordSpans } from "./characters.js";
 import { framed } from "./readings.js";
 
 const LONGEST = 300; // characters of a text
 const FEWEST_LETTERS = 4;
-const WORD = /[^\p{White_Space}\x1c-\x1f]+/gu;
-const PLAIN = /[\p{L}\p{N}]/u;
+const PLAIN = /[\p{L}\p{N}]/gu;
 
 /** How much more probable a translation of one line is without each word: {start, end, gain} of each. */
 export function lost(model, { text, translation }) {
@@ -33,18 +32,18 @@ function scoreOf(model, ids, target) {
 
 /** A text without each of its words of four letters and more; see `lost_words.py`. */
 function withoutEachWord(text) {
-  const spans = [...text.matchAll(WORD)].map(innerSpan);
+  const spans = wordSpans(text).map(([start, end]) => innerSpan(start, text.slice(start, end)));
   if (spans.length < 2) return [];
   return spans.filter(([start, end]) => counts(text.slice(start, end)))
     .map(([start, end]) => ({ start, end, rest: splitSpaces(`${text.slice(0, start)}${text.slice(end)}`).join(" ").replace(/ +(?=[.,;:!?…])/g, "") }));
 }
 
 /** The span of a word without the marks around it. */
-function innerSpan({ index, 0: word }) {
-  const places = [...word.matchAll(new RegExp(PLAIN, "gu"))];
+function innerSpan(index, word) {
+  const places = [...word.matchAll(PLAIN)];
   return places.length ? [index + places[0].index, index + places.at(-1).index + places.at(-1)[0].length] : [index, index];
 }
 
 function counts(word) {
-  return !/['’\p{Nd}]/u.test(word) && !SPACELESS.test(word) && [...word].filter((sign) => LETTER.test(sign)).length >= FEWEST_LETTERS;
+  return !/['’\p{Nd}]/u.test(word) && [...word].filter((sign) => /\p{L}/u.test(sign)).length >= FEWEST_LETTERS;
 }

@@ -97,18 +97,19 @@ export function weights(model, { record, token, layer = -1, head = -1 }) {
   if (!ids || token > ids.length) return undefined;
   const layers = attentionLayers(model, "decoder");
   const { address } = layers[layer < 0 ? layers.length - 1 : choose(layer, layers.length, "layer")];
-  const { capture } = kept(model, JSON.stringify(["record", ids]), () => model.capture({ decoder: { ids: [model.source.bos, ...ids] } }));
+  const { states, capture } = kept(model, JSON.stringify(["record", ids]), () => model.capture({ decoder: { ids: [model.source.bos, ...ids] } }));
   const every = capture.get(`${address}.weights`);
   // A token is predicted at the one before it, and the first one at the begin token.
   const [begin, ...shares] = at(head < 0 ? meanOverHeads(every) : at(every, choose(head, every.shape[0], "head")), token).values;
-  return { shares: shares.map(significant), begin, candidates: candidates(model, ids, token) };
+  return { shares: shares.map(significant), begin, candidates: candidates(model, states, ids, token) };
 }
 
 /** The likeliest tokens of a place and its own, among those of the place's field. */
-function candidates(model, ids, token) {
+function candidates(model, states, ids, token) {
   if (token >= ids.length) return [];
   const fields = model.source;
-  const { start, scores } = scoresOf(model, model.append(model.start(), [fields.bos, ...ids.slice(0, token)]), token);
+  const { width } = model.spec;
+  const { start, scores } = scoresOf(model, model.logits(states.subarray(token * width, (token + 1) * width)), token);
   const own = ids[token] - start;
   const best = largest(scores, CANDIDATES);
   return (best.includes(own) ? best : [...best, own]).map((code) => (

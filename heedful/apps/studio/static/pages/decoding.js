@@ -290,7 +290,7 @@ const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
 const RARE = Math.log(0.0001); // below this a share in per cent has too many zeros
 
 /** The chance of a text for a small box: in per cent, or one in so many. */
-const chanceOf = (score) => (score > RARE ? `${number(100 * Math.exp(score), 2)} %` : `1 in ${engineering(Math.exp(-score)).replace(/\.\d+/, "")}`);
+const chanceOf = (score) => (score > RARE ? percent(Math.exp(score), 2) : `1 in ${engineering(Math.exp(-score)).replace(/\.\d+/, "")}`);
 
 /** Draw both searches and the tree; returns what frames the written tokens in it. */
 function showBeam(host, found, { dropped, longest, beam }, choose) {

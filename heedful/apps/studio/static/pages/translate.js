@@ -1,7 +1,7 @@
 import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, panel, slider } from "../controls.js";
-import { figure, folded, h, number, table } from "../dom.js";
+import { figure, folded, h, number, percent, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
@@ -167,10 +167,7 @@ function wordOf(translation, { values }) {
 }
 
 /** A probability from its logarithm: "39 %", "0.14 %". */
-function chance(score) {
-  const percent = 100 * Math.exp(score);
-  return percent < 0.01 ? "under 0.01 %" : `${number(percent, 2)} %`;
-}
+const chance = (score) => percent(Math.exp(score), 2);
 
 /** A probability beside a bar whose whole length is 100 %. */
 function chanceBar(probability) {
