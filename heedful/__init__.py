@@ -68,6 +68,7 @@ def load(
     shortlist: bool | str | Path | None = None,
     split: Literal["sentences", "lines", "none"] | None = None,
     numbers: Literal["model", "keep", "localize"] | None = None,
+    copy_unknown: bool | None = None,
     rotary_scaling: RotaryScaling | None = None,
     rotary_factor: float | None = None,
     rotary_original_length: int | None = None,
@@ -85,6 +86,8 @@ def load(
             line breaks become spaces; as the model has learned if unset.
         numbers: form of numbers in translations: `model`, `keep`, or `localize`, see the guide on
             translating; what the model's directory states if unset, else `model`.
+        copy_unknown: true to copy words with unknown characters, and names that the model misspells
+            or leaves out; what the model's directory states if unset, else false.
         rotary_scaling: method that extends a language model's rotary positions to longer texts than
             in training: linear, ntk, yarn or by_wavelength.
         rotary_factor: factor by which texts may be longer, required with `rotary_scaling`.
@@ -112,6 +115,7 @@ def load(
         shortlist=shortlist,
         split=split,
         numbers=numbers,
+        copy_unknown=copy_unknown,
         rotary=(rotary_scaling, rotary_factor, rotary_original_length),
     )
 

@@ -134,7 +134,8 @@ def main() -> None:
         "limits": [
             "It knows the words of everyday sentences. A rare word becomes one that looks alike.",
             "It was trained on single short sentences: give it one at a time, none of them long.",
-            "Names other than those of the data, above all Tom and Mary, may change.",
+            "Names other than those of the data, above all Tom and Mary, may change: of 300 cities "
+            "in test sentences it writes 42 % right, and 74 % as they are copied by default.",
             "It does not look beyond the sentence for what “it”, “you” or “bank” stand for. Within "
             "it, what it learned from the grammar's words holds for those words: a noun that it "
             "rarely saw may get a wrong gender and a wrong pronoun (see the scores).",
@@ -144,8 +145,15 @@ def main() -> None:
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }
-    # After the scores, which are those of the model itself. It writes "20 Katzen" for "2 cats".
-    stated = {"schema_version": 1, "numbers": "localize", "languages": ["en", "de"]}
+    # After the scores, which are those of the model itself. It writes "20 Katzen" for "2 cats", and
+    # "Eridelberg" for "Heidelberg".
+    languages = ["en", "de"]
+    stated = {
+        "schema_version": 1,
+        "numbers": "localize",
+        "copy_unknown": True,
+        "languages": languages,
+    }
     (place / WRITING_FILE).write_text(json.dumps(stated, sort_keys=True) + "\n", encoding="utf-8")
     write_card(place, card, minutes=minutes)
     print(json.dumps({"model": "en-de", "scores": test}, ensure_ascii=False))

@@ -16,6 +16,7 @@ def load(
     path: str | Path | Sequence[str | Path],
     *,
     numbers: str | None = None,
+    copy_unknown: bool | None = None,
     rotary: tuple[Any, Any, Any] = (None, None, None),
     **options: Any,
 ) -> Any:
@@ -24,6 +25,7 @@ def load(
     Args:
         path: directory or name, or several of them.
         numbers: form of numbers in translations; as the model states if unset.
+        copy_unknown: true to copy unknown words and names; as the model states if unset.
         rotary: arguments of `stretching_reader`.
         **options: arguments of `load_pipeline`.
 
@@ -38,16 +40,18 @@ def load(
         # Stretched by the reader, as the pipeline makes an engine of the model.
         read = stretching_reader(read, *rotary)
     pipeline = load_pipeline(path, read=read, **options)
+    stated: dict[str, Any] = {"numbers": numbers, "copy_unknown": copy_unknown}
+    asked = {name: value for name, value in stated.items() if value is not None}
     if "translate" not in pipeline.verbs:
-        if numbers is not None:
+        for name in asked:
             raise ModelError(
-                "Only translators have the option numbers", where=str(path), remedy="Leave it out"
+                f"Only translators have the option {name}", where=str(path), remedy="Leave it out"
             )
         return pipeline
-    if numbers is None and pipeline.tokenizers.writing is None:
+    if not asked and pipeline.tokenizers.writing is None:
         return pipeline
-    from heedful.apps.quality.consistency import as_stated
+    from heedful.apps.quality.stated_writing import as_stated
 
     first = Path(path if isinstance(path, str | Path) else path[0])
-    languages = languages_of(directory_of(first)) or (None, None)
-    return as_stated(pipeline, numbers=numbers, languages=languages)
+    languages: Any = languages_of(directory_of(first)) or (None, None)
+    return as_stated(pipeline, languages=languages, **asked)

@@ -115,7 +115,8 @@ class ConsistencyFlags:
         capitals: Translate sentences in capitals as if in normal case, and write their translations
             in capitals.
         copy_unknown: Copy words with characters that the model's vocabulary lacks, and names that
-            it misspells or leaves out.
+            it misspells or leaves out. If unset, as the model's directory states: en-de copies
+            them.
         numbers: Form of numbers: as the model writes them, as in the source (keep), or with the
             separators of the target language (localize). keep and localize also correct wrong and
             missing numbers. If unset, what the model's directory states, such as localize of en-de,
@@ -123,13 +124,13 @@ class ConsistencyFlags:
     """
 
     capitals: bool = False
-    copy_unknown: bool = False
+    copy_unknown: Annotated[bool | None, Parameter(negative="--no-copy-unknown")] = None
     numbers: Literal["model", "keep", "localize"] | None = None
 
     @property
     def is_on(self) -> bool:
         """True if a flag asks for more than what the model writes."""
-        return self.capitals or self.copy_unknown or self.numbers not in (None, "model")
+        return bool(self.capitals or self.copy_unknown) or self.numbers not in (None, "model")
 
     def counts(self, translator: TranslationPipeline | None) -> dict[str, int]:
         """Return counts of corrected and of wrong numbers of a translator of these flags."""
@@ -384,7 +385,7 @@ class TranslationRequest:
         pipeline.check_protection(self.protect)
         if not self.consistency.is_on and pipeline.tokenizers.writing is None:
             return pipeline
-        from heedful.apps.quality.consistency import as_stated
+        from heedful.apps.quality.stated_writing import as_stated
 
         languages = languages_of(self.model, self.checks.languages)
         return as_stated(pipeline, languages=languages, **dataclasses.asdict(self.consistency))

@@ -395,21 +395,24 @@ class LazyTranslator:
     def choose(self, texts: Sequence[str]) -> Translate:
         """Return the faster translator of some texts, loaded when it is first chosen."""
         lean = self._lean
-        if lean is not None and lean.serves(texts) and not self._corrects(lean, texts):
+        if lean is not None and lean.serves(texts) and not self._rewrites(lean, texts):
             return partial(lean.translate, settings=self.request.settings)
         if self._full is None:
             self._full = self._load_full()
         return self._full
 
-    def _corrects(self, lean: NumpyTranslationPipeline, texts: Sequence[str]) -> bool:
-        """Return True for texts with numbers if the model states that these are corrected.
+    def _rewrites(self, lean: NumpyTranslationPipeline, texts: Sequence[str]) -> bool:
+        """Return True for texts with numbers or rare names that the model states a form of.
 
-        Texts without digits have nothing to correct: their translations are the model's own.
+        Others have nothing to correct: their translations are the model's own.
         """
-        writing = lean.tokenizers.writing
-        if writing is None or "model" in (writing.numbers, self.request.consistency.numbers):
+        pair, asked = lean.tokenizers, self.request.consistency
+        stated = pair.writing
+        if stated is None:
             return False
-        return any(map(_DIGIT.search, texts))
+        if "model" not in (stated.numbers, asked.numbers) and any(map(_DIGIT.search, texts)):
+            return True
+        return stated.copy_unknown and asked.copy_unknown is not False and pair.loses_words(texts)
 
     def _load_lean(self) -> NumpyTranslationPipeline | None:
         """Return the NumPy pipeline, or None if it does not support the model or the search."""

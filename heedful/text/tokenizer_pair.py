@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +33,10 @@ WRITING_FILE = "writing.json"
 WORDS_FILE = "target_words.json"
 CHAT_FILE = "chat_template.jinja"
 """Name of a chat template's file, as at Hugging Face."""
+
+_FEWEST_TOKENS = 3
+_RARE = re.compile(r"\b[A-Z]\w{2,}|\w*[^\W\x00-\x7f]\w*")
+"""Words that a tokenizer may lack: with a capital, or with letters beyond ASCII."""
 
 NumberForm = Literal["model", "keep", "localize"]
 """Form of the numbers in a translation: as the model writes them, as in the source, or with the
@@ -71,11 +76,13 @@ class Writing:
 
     Args:
         numbers: form of numbers.
-        languages: codes of source and target, by whose rules numbers are read and written.
+        languages: codes of source and target, by whose rules numbers and names are read.
+        copy_unknown: true to copy words with unknown characters, and names that were lost.
     """
 
     numbers: NumberForm
     languages: tuple[str, str]
+    copy_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,16 @@ class TokenizerPair:
             if letters and id not in special:
                 begins[id], ends[id] = is_of_word(letters[0]), is_of_word(letters[-1])
         return begins, ends
+
+    def loses_words(self, texts: Iterable[str]) -> bool:
+        """Return True if any text has a word that the source spells out or has no token for."""
+        source = self.source
+        return any(
+            source.unk in source.encode(word)
+            or (word[0].isupper() and is_spelled_out(word, source.encode))
+            for text in texts
+            for word in _RARE.findall(text)
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -284,6 +301,19 @@ class TokenizerPair:
         return cls(source, target, protection, soft, reading, writing, template, words)
 
 
+def is_spelled_out(word: str, encode: Callable[[str], Sequence[int]]) -> bool:
+    """Return True for a capitalised word of many tokens in any case: a name that is rarely known.
+
+    "Heidelberg" has five tokens in either case, "The" has one, and "Translators" five where
+    "translators" has three.
+
+    Args:
+        word: word that begins with a capital.
+        encode: function that returns the tokens of a word.
+    """
+    return len(encode(word.casefold())) >= len(encode(word)) >= _FEWEST_TOKENS
+
+
 def read_tokenizer(path: Path) -> TextTokenizer:
     """Read a tokenizer file, of a trained or of an imported tokenizer.
 
@@ -340,11 +370,11 @@ def _reading(content: Any) -> Reading:
 
 def _writing(content: Any) -> Writing:
     numbers, (source, target) = content["numbers"], content["languages"]
-    if numbers not in get_args(NumberForm) or not (
-        isinstance(source, str) and isinstance(target, str)
-    ):
+    copies = content.get("copy_unknown", False)  # models before this version do not say
+    sound = isinstance(source, str) and isinstance(target, str) and isinstance(copies, bool)
+    if numbers not in get_args(NumberForm) or not sound:
         raise ValueError(content)
-    return Writing(numbers, (source, target))
+    return Writing(numbers, (source, target), copies)
 
 
 def _read_beside(path: Path, make: Callable[[Any], T], problem: str) -> T | None:

@@ -41,11 +41,12 @@ def test_flags_say_what_may_be_chosen_and_what_must_be_given(capsys):
 def test_a_switch_that_is_off_has_neither_a_default_nor_a_negative(capsys):
     main(["translate", "--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--copy-unknown Copy words" in shown
-    assert "--no-copy-unknown" not in shown
+    assert "--capitals Translate sentences" in shown
+    assert "--no-capitals" not in shown
+    assert "--no-copy-unknown" in shown  # unset, it is as the model states
     assert "[default: ]" not in shown
     assert "[default: False]" not in shown
-    assert main(["translate", "run", "--no-copy-unknown"]) == 2
+    assert main(["translate", "run", "--no-capitals"]) == 2
 
 
 def test_help_is_found_before_and_after_the_verb(capsys):

@@ -140,6 +140,16 @@ def test_numbers_are_corrected_but_not_searched_again(folder: Path) -> None:
     assert "1 still disagree" in found[3][2]
 
 
+@pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
+def test_names_are_spelled_but_not_searched_again(folder: Path) -> None:
+    texts = ("Heidelberg is a small town.", "Shouldn't we help Atyrau?", "Дмитрий sleeps.")
+    found = run([["translate", "en-de", text] for text in texts], folder)
+    assert [status for status, _, _ in found] == [0] * 3
+    assert found[0][1] == "Heidelberg ist eine kleine Stadt.\n"
+    assert "Atyrau" not in found[1][1]
+    assert "Дмитрий" not in found[2][1]
+
+
 def test_what_needs_pytorch_says_so_in_one_sentence_and_leaves_nothing(folder: Path) -> None:
     before = {*folder.iterdir()}
     sampled = [*WORK["translate"], "--sampling"]

@@ -7,13 +7,11 @@ rewritten. Alignments are between the original source and the final translation.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from heedful.apps.quality.capitals import capital_parts, capitals, sentence_case
 from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
-from heedful.apps.quality.number_words import knows_number_words
 from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
@@ -30,50 +28,11 @@ from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
 
-
-class NumbersLeft(UserWarning):
-    """A model states a form of numbers that needs a package which is not installed."""
-
-
-def as_stated(
-    pipeline: TranslationPipeline,
-    *,
-    numbers: str | None = None,
-    languages: Languages = (None, None),
-    **options: bool,
-) -> TranslationPipeline:
-    """Return a translator with options of consistency, and as its model states without them.
-
-    Args:
-        pipeline: pipeline of the translator.
-        numbers: form of numbers, `model` as the model writes them; what the model states if unset.
-        languages: codes of source and target; those that the model states if unknown.
-        **options: `capitals` and `copy_unknown` of `ConsistentTranslation`.
-
-    Returns:
-        A `ConsistentTranslation`; the pipeline itself if there is nothing to keep consistent.
-
-    Raises:
-        ConfigError: when numbers are to be localized and a language is unknown.
-    """
-    stated = pipeline.tokenizers.writing
-    if stated is not None and languages == (None, None):
-        languages = stated.languages
-    if numbers is None and stated is not None and stated.numbers != "model":
-        numbers = stated.numbers
-        # Whoever asks for a form gets it or an error; here nobody has asked.
-        if not knows_number_words():
-            warnings.warn(
-                "Numbers are left as the model writes them; pip install 'heedful[check]' lets "
-                "Heedful correct them",
-                NumbersLeft,
-                stacklevel=2,
-            )
-            numbers = None
-    form: Any = None if numbers == "model" else numbers
-    if form is None and not any(options.values()):
-        return pipeline
-    return ConsistentTranslation(pipeline, numbers=form, languages=languages, **options)
+_LEAST_GAIN = 1.0
+"""Nats by which a translation must be more probable with a known name in the place of a lost one.
+What a model knows makes it less probable: "Tom are sour" for "Lemons are sour". In training
+sentences of Tatoeba, 51 of 57 lost cities gain as much, and 12 of 26 words that are no lost names
+of 8,000 sentences."""
 
 
 class ConsistentTranslation(TranslationPipeline):
@@ -87,7 +46,8 @@ class ConsistentTranslation(TranslationPipeline):
             names that the model misspells or leaves out. Each of the words is replaced by a
             placeholder name, which the translation must contain, and so is a name that was left
             out, in a second search; a name takes the place of what is like it and was never seen in
-            training. Names need the words of the training in the model's directory.
+            training. Names need the words of the training in the model's directory. A pipeline that
+            cannot force words only spells names.
         numbers: form of numbers, which are corrected where the right number is certain; if unset,
             they stay as the model writes them. A second search is required to write missing
             numbers.
@@ -193,7 +153,9 @@ class ConsistentTranslation(TranslationPipeline):
         if again:
             found = self._translate(again, glossary, _for_some(options, chosen))
             for i, source, translation in zip(chosen, again, found, strict=True):
-                sources[i], translations[i] = source, translation
+                gain = _mean_score(translation) - _mean_score(translations[i])
+                if gain * len(translation.tokens) > _LEAST_GAIN:
+                    sources[i], translations[i] = source, translation
 
     def _translate(
         self,
@@ -242,6 +204,10 @@ class ConsistentTranslation(TranslationPipeline):
             len(ids) + (len(word) if source.unk in ids else 0)
             for word, ids in zip(words, source.encode_batch(words), strict=True)
         ]
+
+
+def _mean_score(translation: Translation) -> float:
+    return translation.score / max(1, len(translation.tokens))
 
 
 def _without_copies(translation: Translation, first: Translation) -> Translation:
@@ -317,7 +283,7 @@ class _Source:
 
     def _names(self, text: str) -> Iterator[Edit]:
         """Return edits that replace unknown words by placeholder names, while there are names."""
-        if not self.translator.copy_unknown:
+        if not (self.translator.copy_unknown and self.translator.forces_words):
             return
         pair = self.translator.tokenizers
         spans = unknown_words(text, pair.source)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from heedful.apps.quality.reports import CheckResult, Evidence, counted
 from heedful.apps.quality.respelling import Edit
 from heedful.apps.quality.wording_checks import Word
-from heedful.text.seen_words import SeenWords
+from heedful.text.seen_words import FEWEST_LETTERS, SeenWords
+from heedful.text.tokenizer_pair import is_spelled_out
 
 MOST_REPAIRS = 4
 """Maximum number of repairs of a translation that a model scores, nearest positions first."""
@@ -30,6 +31,7 @@ _FEWEST_LETTERS = 3
 _ALIKE = 0.6  # least similarity; Naples and Neapel have 0.67
 _BEGINS = 4  # first letters that similar words share: Korea, Koreaner
 _OPENING = " \t\"'“”„«»‘’(["
+_MOST_MORE = 2  # letters of a misspelled name
 _TITLES = frozenset(("Mrs", "Miss", "Sir", "Lady", "Lord"))  # shorter ones are no names anyway
 _QUOTES = ("", *"\"'“„«»‘")
 _NOUN = 0.3  # share of its occurrences in which a noun follows an article
@@ -48,7 +50,6 @@ _ARTICLES = {
         r"d(?:ie|e[rmns]|as)|(?:k?ein|[msd]ein|ihr|unser|euer|dies|jed)(?:e[mnrs]?)?|zu[mr]|[ia]m|vom|ins"
     ),
 }
-_FEWEST_TOKENS = 3  # of a word at the start of a sentence that may be a name
 _CAPITAL_NOUNS = frozenset(("de", "lb"))
 _LATIN = re.compile(r"[A-Za-z]")
 _NOTHING = re.compile(r"(?!)")
@@ -145,7 +146,7 @@ class NameRepairs:
         targets: FileWords,
         is_common: IsCommon,
     ) -> None:
-        self.translated = _translated_names(languages[0]) if languages[0] else frozenset()
+        self.translated = translated_names(languages[0]) if languages[0] else frozenset()
         self.long_names = tuple(name for name in self.translated if len(name) > _BEGINS)
         self.article, self.target_article = map(_article, languages)
         self.sources = sources
@@ -363,13 +364,21 @@ def misspelled_names(
     made_up = [
         word
         for word in others
-        if _is_capitalized(word) and word.folded not in known and word.text not in seen
+        if _is_capitalized(word) and word.folded not in known
+        if len(word.text) >= FEWEST_LETTERS and word.text not in seen
     ]
     edits: dict[Word, str] = {}
     for name in repairs.names([word for word in mine if _is_capitalized(word)], source):
         if any(each.startswith(name.folded) for each in kept):
             continue
-        alike = [each for each in made_up if each not in edits and _are_alike(name, each)]
+        alike = [
+            each
+            for each in made_up
+            if each not in edits
+            and _are_alike(name, each)
+            # "Celtmusik" is more than a misspelled "Celtic".
+            and len(each.text) <= len(name.text) + _MOST_MORE
+        ]
         if alike:
             closest = max(alike, key=functools.partial(_likeness, name))
             edits[closest] = name.text
@@ -382,14 +391,17 @@ def _repairs(
     """Return what finds the names of a sentence by itself; None where capitals do not mark them."""
 
     def is_common(word: str) -> bool:
-        # A model loses names that it does not know. "Heidelberg" has five tokens in either case,
-        # "The" has one, and "Translators" five where "translators" has three.
-        return not len(encode(word.casefold())) >= len(encode(word)) >= _FEWEST_TOKENS
+        return not is_spelled_out(word, encode)  # a model loses names that it does not know
 
-    if languages[0] is None or languages[0][:2] in _CAPITAL_NOUNS or not _LATIN.search(target):
+    if not marks_names(languages[0]) or not _LATIN.search(target):
         return None
     nothing = FileWords(frozenset(), frozenset())
     return NameRepairs(languages, nothing, nothing, is_common)
+
+
+def marks_names(language: str | None) -> bool:
+    """Return True for a known language in which capitals mark names, not nouns as well."""
+    return language is not None and language[:2] not in _CAPITAL_NOUNS
 
 
 def _likeness(one: Word, other: Word) -> float:
@@ -454,7 +466,7 @@ def _are_alike(one: Word, other: Word) -> bool:
 
 
 @functools.cache
-def _translated_names(language: str) -> frozenset[str]:
+def translated_names(language: str) -> frozenset[str]:
     """Return words of a language for months, days, countries and languages, by CLDR."""
     from babel.core import Locale, UnknownLocaleError
 

@@ -345,7 +345,7 @@ class ServedModels:
             soft = self.options.soft_terms
             model.glossary = Glossary.read(file, soft=soft, languages=model.languages)
             translator.check_glossary(model.glossary)
-        from heedful.apps.quality.consistency import as_stated
+        from heedful.apps.quality.stated_writing import as_stated
 
         return as_stated(translator, **self.options.consistency, languages=model.languages)
 

@@ -74,7 +74,7 @@ class ModelOptions:
         precision: precision of the models.
         most_bytes: maximum size of the models in memory, in bytes; None for no limit.
         shared: folder in which workers share weights; None to load weights in each worker.
-        consistency: arguments of `apps.quality.consistency.as_stated` for translators.
+        consistency: arguments of `apps.quality.stated_writing.as_stated` for translators.
         split: parts of a text that are translated separately; None for the training setting of each
             model.
         glossaries: files of terms, by the names of translators.

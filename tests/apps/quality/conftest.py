@@ -11,5 +11,6 @@ from heedful.pretrained.catalogue import models_at_hand
 
 @pytest.fixture(scope="session")
 def translator() -> TranslationPipeline:
-    """Translates everyday sentences from English to German, with numbers as it writes them."""
-    return heedful.load(models_at_hand()["en-de"].path, device="cpu", numbers="model")
+    """Translates everyday sentences from English to German, as the model writes them."""
+    path = models_at_hand()["en-de"].path
+    return heedful.load(path, device="cpu", numbers="model", copy_unknown=False)

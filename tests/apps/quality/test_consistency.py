@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heedful.apps.quality.consistency import ConsistentTranslation
+from heedful.apps.quality.unknown_words import names_to_copy
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary, Term
 from heedful.pipelines.translation import TranslationPipeline
@@ -175,6 +176,18 @@ def test_names_that_the_model_leaves_out_are_copied(
     assert found.alignment.source_words == tuple(source.split())
     [sampled] = copying.translate([source], sampling=True, seed=1)
     assert (sampled.required, sampled.missing) == (0, ())  # samples cannot be required to have it
+
+
+def test_words_that_the_model_translates_are_no_lost_names(
+    translator: TranslationPipeline, copying: ConsistentTranslation
+) -> None:
+    # They begin a sentence, have many pieces, and the translation has nothing like them.
+    sources = ["Lemons are sour.", "Although he may be clever, he is not wise."]
+    for source in sources:
+        target = str(translator.translate([source])[0])
+        names = names_to_copy(source, target, ("en", "de"), translator.tokenizers)
+        assert names == {source.split()[0]}
+    assert copying.translate(sources) == translator.translate(sources)
 
 
 def test_more_unknown_words_than_names_and_long_lines(copying: ConsistentTranslation) -> None:

@@ -83,7 +83,7 @@ def test_numbers_in_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_unknown_words_are_copied(run) -> None:
     text = "I met 王小明 in Zürich.\nTom sleeps.\n"
-    assert "王小明" not in run(text)[1]
+    assert "王小明" not in run(text, "--no-copy-unknown")[1]
     status, out, err = run(text, "--copy-unknown")
     assert (status, out) == (0, "Ich habe 王小明 in Zürich getroffen.\nTom schläft.\n")
     assert "1 of 1 terms and protected parts" in err

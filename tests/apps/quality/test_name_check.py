@@ -50,6 +50,9 @@ def test_a_misspelled_name_is_spelled_as_in_the_source() -> None:
     assert spelled("The Heidelberg castle.", "Das Heidelberger Schloss.") == (
         "Das Heidelberger Schloss."
     )
+    # Too short a word for what records seen ones, and too long a word for a misspelled name.
+    assert spelled("Rome is large.", "Rom ist groß.") == "Rom ist groß."
+    assert spelled("I like Celtic music.", "Ich mag Celtmusik.") == "Ich mag Celtmusik."
     # A word unlike each name stays, and so does what begins a sentence without being a name.
     assert spelled("We love Naples.", "Wir lieben Rekykavik.") == "Wir lieben Rekykavik."
     assert spelled("Dogs bark.", "Doges bellen.") == "Doges bellen."

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heedful.apps.pruning.ablation import heads as every_head
+from heedful.apps.studio.export.site import words_that_are_no_names
 from heedful.apps.studio.pages import PAGES
 from heedful.apps.studio.pages.image_page import EXAMPLES, example_image
 from heedful.apps.studio.workspace import Workspace
@@ -32,6 +33,7 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, translator_spec
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.text.normalization import TextNormalizer
+from heedful.text.seen_words import SeenWords
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
@@ -97,6 +99,9 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         source = Path(str(resources.files("heedful.apps.studio") / "static" / "engine"))
         shutil.copytree(source, folder / "engine")
+        place = Workspace([models_at_hand()["en-de"].path]).place("en-de")
+        names = json.dumps(words_that_are_no_names(place))
+        (folder / "names.json").write_text(names, encoding="utf-8")
         # The files are modules for a browser; node wants to be told.
         (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
         driver = Path(__file__).parent / "engine" / "driver.mjs"
@@ -513,6 +518,49 @@ def test_lost_words_are_those_of_the_page(
         body = {"text": text, "translation": translation}
         own = check_answer(engine, paths, workspace_of, "translate/lost", name, body)
         assert bool(own["words"]) == (text in (LOST[0][0], LOST[1][0], LOST[3][0]))
+
+
+NAMES = (
+    ("Heidelberg is a small town.", "Eridelberg ist eine kleine Stadt."),
+    ("I saw Wojciech and Aleksandra in May.", "Im Mai sah ich Wojemkie und Alekandel."),
+    ("I saw Wojciech in the Congo and on Mondays.", "Ich sah Wojemkies im Kongro und Mondays."),
+    ("We love Milan.\nShe lives in São Paulo.", "Wir lieben Mailand.\nSie lebt in São Paule 🙂."),
+    ("🙂 “Ouagadougou is hot.”", "🙂 „Ouagadugou ist heiß.“"),
+    ("The Heidelberg castle.", "Das Heidelberger Schloss."),
+    ("I like Celtic music. Dogs bark.", "Ich mag Celtmusik. Doges bellen."),
+    ("Mr McAllister met Ms Straßburger.", "Herr McAlister traf Frau Strassbürger."),
+    ("NASA and Sir Ian love Naples.", "NASE und Sire Ina lieben Rekykavik."),
+    ("Tom.", "Ёлка."),
+)
+
+
+def test_misspelled_names_are_those_of_the_page(
+    engine: Engine, paths: dict[str, Path], workspace_of: Workspace
+) -> None:
+    found = []
+    for text, translation in NAMES:
+        body = {"text": text, "translation": translation}
+        own = check_answer(engine, paths, workspace_of, "translate/lost", "en-de", body)
+        found += [(translation[e["start"] : e["end"]], e["name"]) for e in own["names"]]
+    assert found[:2] == [("Eridelberg", "Heidelberg"), ("Wojemkie", "Wojciech")]
+    assert ("Ouagadugou", "Ouagadougou") in found
+    assert not {"Celtic", "Dogs", "Mondays", "Milan"} & {name for _, name in found}
+
+
+@given(
+    st.text(st.characters(categories=["L"]), min_size=4, max_size=200).filter(
+        # Browsers have no case folding, which differs from small letters in rare ones.
+        lambda word: word.casefold() == word.lower().replace("ß", "ss")
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_words_count_as_seen_as_in_the_package(engine: Engine, word: str) -> None:
+    words = SeenWords.of([word, "Haus", "Katze"])
+    theirs = [
+        engine.ask(None, "seen", words=words.plain(), word=each)["result"]
+        for each in (word, f"{word}a")
+    ]
+    assert theirs == [word in words, f"{word}a" in words]
 
 
 @pytest.mark.parametrize("name", [*AT_HAND[:2], "rotary", "post", "apart"])

@@ -498,6 +498,20 @@ def test_a_word_that_the_translation_lost_is_marked(sight: Any) -> None:
     assert page.locator(".lost-words").inner_text().startswith("Perhaps lost: “house” (")
 
 
+def test_a_name_that_the_model_misspells_is_spelled_beside_it(sight: Any) -> None:
+    page = sight.open("translate?text=We+flew+from+Heidelberg+to+Reykjavik+yesterday.")
+    page.locator(".word[data-name]").wait_for()
+    wrong = page.locator("#translation [data-name]")
+    assert wrong.all_inner_texts() == ["Rekyjavik."]
+    assert wrong.get_attribute("data-name") == "Reykjavik."
+    told = page.locator(".spelled-names").inner_text()
+    assert told.startswith("Names that the model cannot spell: “Rekyjavik” is “Reykjavik”, which")
+    page.get_by_label("Text to translate").fill("The cat sat on the mat.")
+    page.locator("#translation").get_by_text("Katze").wait_for()
+    sight.idle()
+    assert not page.locator(".spelled-names").is_visible()
+
+
 def test_the_chance_of_a_word_says_which_pieces_it_is_of(sight: Any) -> None:
     page = sight.open("translate?word=5")
     page.wait_for_selector(".alternatives li")

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import heedful
+from heedful.apps.quality.name_check import marks_names, translated_names
 from heedful.apps.studio.app import STATIC, load_pages
 from heedful.apps.studio.course import read_course
 from heedful.apps.studio.export.recording import chosen_pages, defaults_of, packed, record
@@ -224,8 +225,9 @@ def model_script(place: WorkspaceDirectory) -> str:
     texts = {
         file.name: json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(place.path.glob("*.json"))
-        if file.name != WORDS_FILE  # which checks read, and no page asks for
     }
+    if WORDS_FILE in texts:
+        texts["names.json"] = words_that_are_no_names(place)
     if place.kind() in ("vision", "sounds"):
         texts["pictures.json"] = _example_pictures(place)
     content = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
@@ -234,6 +236,16 @@ def model_script(place: WorkspaceDirectory) -> str:
         WEIGHTS: packed((place.path / WEIGHTS).read_bytes()),
     }
     return f"heedfulSite.files[{json.dumps(place.name)}] = {json.dumps(files)};\n"
+
+
+def words_that_are_no_names(place: WorkspaceDirectory) -> list[str] | None:
+    """Return capitalised words of a translator's source that are translated, such as countries.
+
+    None where capitals mark no names, or the language is unknown.
+    """
+    card = place.card()
+    source = card.languages[0] if card and card.languages else None
+    return sorted(translated_names(source)) if source and marks_names(source) else None
 
 
 def _example_pictures(place: WorkspaceDirectory) -> dict[str, Any]:

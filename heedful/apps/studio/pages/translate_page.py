@@ -10,6 +10,7 @@ from pydantic import Field
 from heedful.apps.quality.checker import Checker
 from heedful.apps.quality.lost_words import gains_without_words
 from heedful.apps.quality.text_checks import CHECKS
+from heedful.apps.quality.unknown_words import Languages, name_edits
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
 from heedful.apps.studio.why_this_word import again, inside, why  # noqa: F401, calls of this page
@@ -85,15 +86,22 @@ def text(request: TranslatePageRequest, workspace: Workspace) -> dict[str, Any]:
 
 @call(LostWordsRequest)
 def lost(request: LostWordsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return how much more probable a translation of one line is without each word of the text."""
-    if len(request.text) > MOST_CONTRASTED or "\n" in request.text.strip():
-        return {"words": []}
+    """Return how much more probable a translation of one line is without each word of the text.
+
+    And the misspelled names of the translation, with their spelling in the text.
+    """
     pipeline = workspace.translator(request.model)
+    languages = _languages(request.model, workspace)
+    edits = name_edits(request.text, request.translation, languages, pipeline.tokenizers)
+    names = [{"start": start, "end": end, "name": name} for start, end, name in edits]
+    if len(request.text) > MOST_CONTRASTED or "\n" in request.text.strip():
+        return {"words": [], "names": names}
     try:
         [gains] = gains_without_words(pipeline, [(request.text, request.translation)])
     except DataError:  # more tokens than a model with learned positions can read at once
-        return {"words": []}
-    return {"words": [{"start": each.start, "end": each.end, "gain": gain} for each, gain in gains]}
+        gains = []
+    words = [{"start": each.start, "end": each.end, "gain": gain} for each, gain in gains]
+    return {"words": words, "names": names}
 
 
 @call(AlternativesRequest)
@@ -120,14 +128,19 @@ def _failed_checks(
     request: TranslatePageRequest, pipeline: Any, translation: Translation, workspace: Workspace
 ) -> list[dict[str, Any]]:
     """Return the checks of `translate --check` that the best translation fails."""
-    card = workspace.place(request.model).card()
-    source, target, *_ = (*(card.languages if card else ()), None, None)
+    languages = _languages(request.model, workspace)
     try:
-        reports = Checker(pipeline, (source, target)).reports([request.text], [translation])
+        reports = Checker(pipeline, languages).reports([request.text], [translation])
     except ConfigError:  # a package that the checks need is not installed
         return []
     failed = [each for each in reports[0].checks if each.failed]
     return [{**each.plain(), "passes": CHECKS[each.name]} for each in failed]
+
+
+def _languages(model: str, workspace: Workspace) -> Languages:
+    card = workspace.place(model).card()
+    source, target, *_ = (*(card.languages if card else ()), None, None)
+    return source, target
 
 
 def _check_length(text: str) -> None:

@@ -9,6 +9,7 @@ const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}.js`));
 const { answer } = await load("answers");
 const { loadModel } = await load("model");
 const { read } = await load("readings");
+const { seenWords } = await load("seen_words");
 const { greyRows, resized } = await load("uploads");
 
 const models = new Map();
@@ -17,11 +18,13 @@ function modelAt(directory) {
   if (directory === null) return undefined;
   if (!models.has(directory)) {
     const files = {};
-    for (const name of ["config.json", "tokenizer.json", "target_tokenizer.json", "reading.json", "pictures.json"]) {
+    for (const name of ["config.json", "tokenizer.json", "target_tokenizer.json", "reading.json", "pictures.json", "target_words.json"]) {
       const path = `${directory}/${name}`;
       if (existsSync(path)) files[name] = JSON.parse(readFileSync(path, "utf-8"));
     }
     files["pictures.json"] ??= {};
+    const names = `${process.argv[2]}/../names.json`; // which an export writes
+    if (existsSync(names)) files["names.json"] = JSON.parse(readFileSync(names, "utf-8"));
     const { buffer, byteOffset, length } = readFileSync(`${directory}/model.safetensors`);
     files["model.safetensors"] = buffer.slice(byteOffset, byteOffset + length);
     models.set(directory, loadModel(files));
@@ -50,6 +53,7 @@ const OPERATIONS = {
       tensors: Object.fromEntries(wanted.map(([address, { values }]) => [address, packed(values)])),
     };
   },
+  seen: (_, { words, word }) => ({ result: Boolean(seenWords(words)(word)) }),
   squared: (_, { rgba, width, side }) => ({ rows: resized(greyRows(rgba, width), side) }),
   answer: async (model, { page, name, body }) => {
     const start = process.cpuUsage().user;

@@ -2,22 +2,25 @@
 
 import { logSumExp } from "./arithmetic.js";
 import { singleLine, splitSpaces, strip, wordSpans } from "./characters.js";
+import { misspelled } from "./names.js";
 import { framed } from "./readings.js";
 
 const LONGEST = 300; // characters of a text
 const FEWEST_LETTERS = 4;
 const PLAIN = /[\p{L}\p{N}]/gu;
 
-/** How much more probable a translation of one line is without each word: {start, end, gain} of each. */
+/** How much more probable a translation of one line is without each word: {start, end, gain} of each; and its misspelled names. */
 export function lost(model, { text, translation }) {
-  if ([...text].length > LONGEST || strip(text).includes("\n")) return { words: [] };
+  // Places are counted in characters, as in Python, not in units of UTF-16.
+  const place = (whole, at) => [...whole.slice(0, at)].length;
+  const names = (model.names ? misspelled(text, translation, model.names) : [])
+    .map(({ start, end, name }) => ({ start: place(translation, start), end: place(translation, end), name }));
+  if ([...text].length > LONGEST || strip(text).includes("\n")) return { words: [], names };
   const target = model.target.encode(singleLine(translation));
   const score = (source) => scoreOf(model, model.source.encode(singleLine(source)), target);
   const words = withoutEachWord(text);
   const whole = words.length ? score(text) : 0;
-  // Places are counted in characters, as in Python, not in units of UTF-16.
-  const place = (at) => [...text.slice(0, at)].length;
-  return { words: words.map(({ start, end, rest }) => ({ start: place(start), end: place(end), gain: score(rest) - whole })) };
+  return { names, words: words.map(({ start, end, rest }) => ({ start: place(text, start), end: place(text, end), gain: score(rest) - whole })) };
 }
 
 /** Log-probability of a translation, from one pass with all of its tokens. */

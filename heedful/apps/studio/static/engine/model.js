@@ -4,6 +4,7 @@ import { ACTIVATIONS, GATED, linear, normalize, rowOf } from "./arithmetic.js";
 import { FieldTokenizer } from "./field_tokenizer.js";
 import { Refusal } from "./refusal.js";
 import { readTensors } from "./safetensors.js";
+import { seenWords } from "./seen_words.js";
 import { Stack, copyBeam } from "./stack.js";
 import { Tokenizer } from "./tokenizer.js";
 import { KNOWN as OF_VISION, VisionModel } from "./vision.js";
@@ -14,6 +15,7 @@ const KINDS = { translator: ["encoder", "decoder"], causal_lm: ["decoder"], enco
  * Load a model.
  * @param files contents by the names in a model directory: `config.json` and `tokenizer.json` parsed,
  *   `model.safetensors` as an ArrayBuffer; `target_tokenizer.json` and `reading.json` where it has them;
+ *   of a translator `target_words.json` and `names.json`, which `names.js` reads, where it has them;
  *   of a model of images `pictures.json`, rows of pixels of its examples by their names
  */
 export function loadModel(files) {
@@ -25,17 +27,19 @@ export function loadModel(files) {
   const source = content.kind === "fields" ? new FieldTokenizer(content) : new Tokenizer(content);
   const target = files["target_tokenizer.json"] ? new Tokenizer(files["target_tokenizer.json"]) : source;
   const reading = { split: "sentences", language: "en", letterless: 0, ...files["reading.json"] };
-  return new Model(spec, tensors, { source, target, reading });
+  const [words, names] = [files["target_words.json"], files["names.json"]];
+  const known = words && names ? { names, seen: seenWords(words), encode: (word) => source.encode(word) } : null;
+  return new Model(spec, tensors, { source, target, reading, names: known });
 }
 
 class Model {
   /**
    * @param spec `model` of config.json
    * @param tensors weights by name
-   * @param texts {source, target: tokenizers, reading: content of reading.json}
+   * @param texts {source, target: tokenizers, reading: content of reading.json, names: what knows names, or null}
    */
-  constructor(spec, tensors, { source, target, reading }) {
-    Object.assign(this, { spec, tensors, source, target, reading });
+  constructor(spec, tensors, { source, target, reading, names }) {
+    Object.assign(this, { spec, tensors, source, target, reading, names });
     this.translates = spec.kind === "translator";
     this.generates = spec.kind !== "encoder";
     this.stacks = Object.fromEntries(KINDS[spec.kind].map((name) => [name, new Stack(name, spec[name], tensors, spec.width)]));

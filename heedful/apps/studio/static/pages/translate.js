@@ -56,9 +56,12 @@ export function mount({ root, below, side, state, studio }) {
     const chosen = translation();
     if (!chosen?.matrix.length) return null; // without attention to the source no word of it is marked
     return call("translate", "lost", { model: state.values.model, text: state.values.text, translation: chosen.text }, signal);
-  }, (found) => markLost(found?.words.filter(({ gain }) => gain > MOST_GAIN) ?? []));
+  }, (found) => {
+    markLost(found?.words.filter(({ gain }) => gain > MOST_GAIN) ?? []);
+    spell(found?.names ?? []);
+  });
   let last = null;
-  let markLost = () => {};
+  let [markLost, spell] = [() => {}, () => {}];
   let rest = () => {}; // shows the lines of the chosen word
   function show(found) {
     last = found;
@@ -72,7 +75,7 @@ export function mount({ root, below, side, state, studio }) {
     const rank = Math.min(state.values.rank, found.translations.length - 1);
     const { limits = [] } = placeNamed(studio, state.values.model) ?? {};
     const texts = translated(found, rank, state, studio);
-    ({ rest, markLost } = texts);
+    ({ rest, markLost, spell } = texts);
     body.append(texts.element);
     lost();
     more.append(details(found, rank, state, limits));
@@ -251,14 +254,14 @@ function translated(found, rank, state, studio) {
   const unlikely = (part) => probable.get(part.word)?.score < Math.log(UNLIKELY);
   const choose = (word) => state.set({ word }, { step: true });
   const places = { source: 0, target: 0 };
-  const ranges = []; // of the words of the text, in characters
+  const ranges = { source: [], target: [] }; // of the words, in characters
   const words = (side) => chosen[side].map((part) => {
     const start = places[side];
     places[side] += [...part.text].length; // checks count characters
     if (part.word === null) return part.text;
     const own = h(side === "target" ? "button" : "span", { class: "word", type: side === "target" ? "button" : null, tabindex: "0", "data-word": part.word, "data-side": side }, part.text);
     const doubt = doubted(side, start, places[side]);
-    if (side === "source") ranges.push({ own, start, end: places[side] });
+    ranges[side].push({ own, start, end: places[side] });
     if (doubt) own.classList.add("doubted");
     if (side === "target" && unlikely(part)) own.classList.add("unlikely");
     if (side === "target" && probable.has(part.word)) own.title = `all its pieces: ${chance(probable.get(part.word).score)}`;
@@ -277,9 +280,18 @@ function translated(found, rank, state, studio) {
     h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source")),
     h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")), layer);
   queueMicrotask(rest); // once it stands in the page, where words have places
+  const placed = (side, found) => found.map((each) => ({ ...each, own: ranges[side].find(({ start, end }) => start <= each.start && end >= each.end)?.own })).filter(({ own }) => own);
+  const named = h("p", { class: "spelled-names", role: "status", hidden: "" });
+  const spell = (found) => {
+    const words = placed("target", found);
+    // The whole word, as marks may stand beside the name.
+    for (const { own, name, start, end } of words) own.dataset.name = own.textContent.replace([...chosen.text].slice(start, end).join(""), name);
+    named.hidden = !words.length;
+    named.replaceChildren(h("strong", {}, "Names that the model cannot spell: "), words.map(({ own, name }, i) => `${i ? ", " : ""}“${bare(own.textContent)}” is “${name}”`), ", which ", h("code", {}, "heedful translate --copy-unknown"), " writes.");
+  };
   const missing = h("p", { class: "lost-words", role: "status", hidden: "" });
   const markLost = (found) => {
-    const marked = found.map((each) => ({ ...each, own: ranges.find(({ start, end }) => start <= each.start && end >= each.end)?.own })).filter(({ own }) => own);
+    const marked = placed("source", found);
     for (const { own } of marked) own.classList.add("lost");
     missing.hidden = !marked.length;
     missing.replaceChildren(h("strong", {}, "Perhaps lost: "), marked.map(({ own, gain }, i) => `${i ? ", " : ""}“${bare(own.textContent)}” (the translation is ${times(gain)} times as probable without it)`), ".");
@@ -290,10 +302,10 @@ function translated(found, rank, state, studio) {
     doubts.length ? h("ul", { class: "warnings checks" }, doubts.map((each) => h("li", {}, h("strong", {}, `In doubt, ${each.name.replaceAll("_", " ")}:`), each.evidence.length ? "" : ` it should be that ${each.passes}.`,
       each.evidence.map(({ text: shown, note }) => ` “${shown}”: ${note}.`)))) : null,
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
-    host, missing, chosen.matrix.length ? said : null,
+    host, named, missing, chosen.matrix.length ? said : null,
     chosen.matrix.length ? h("p", { class: "note" }, head ? "Lines of a pronoun: the head that finds what it means; of other words: the mean of many heads" : "A single head can look elsewhere", single ? [": ", h("a", { href: single }, "the heads one by one"), "."] : ".", " A large weight is not yet a large effect: “Why” measures that.") : null,
     low.length ? h("p", { class: "note" }, `Underlined: chance below ${100 * UNLIKELY} %: `, low.map((part, i) => `${i ? ", " : ""}${bare(part.text)} ${chance(probable.get(part.word).score)}`), ", all pieces of a word together.") : null);
-  return { element, rest, markLost };
+  return { element, rest, markLost, spell };
 }
 
 /** The other translations, the numbers, and the alignment. */

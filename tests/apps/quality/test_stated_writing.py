@@ -1,4 +1,4 @@
-"""A model that states how numbers are written: whoever translates gets that, measures do not."""
+"""A model that states how numbers and names are written: translations are, measures are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.apps.quality import consistency
+from heedful.apps.quality import stated_writing
 from heedful.apps.serve.served_models import ServedModels, parse_model
 from heedful.apps.serve.server_settings import ModelOptions
 from heedful.cli.main import main
@@ -26,6 +26,8 @@ from heedful.train.warm_start import initial_tokenizers
 
 TEXT = "I have 2 cats."
 OWN, RIGHT = "Ich habe 20 Katzen.", "Ich habe 2 Katzen."
+NAME = "Heidelberg is a small town."
+MISSPELLED, SPELLED = (f"{name} ist eine kleine Stadt." for name in ("Eridelberg", "Heidelberg"))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,30 @@ def test_the_command_line(capsys, tmp_path: Path, flags, expected, lines) -> Non
     captured = capsys.readouterr()
     assert captured.out == f"{expected}\n" * lines
     assert (f"{lines} number" in captured.err) == (expected == RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [((), SPELLED), (("--no-copy-unknown",), MISSPELLED), (("--copy-unknown",), SPELLED)],
+)
+@pytest.mark.parametrize("others", [1, 12])
+def test_names_at_the_command_line(capsys, tmp_path: Path, flags, expected, others) -> None:
+    (tmp_path / "texts").write_text("The cat sleeps.\n" * others + f"{NAME}\n")
+    words = ["translate", "en-de", "--device", "cpu", "-i", str(tmp_path / "texts"), *flags]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "Die Katze schläft.\n" * others + f"{expected}\n"
+
+
+def test_names_in_python_and_on_a_server(translator) -> None:
+    assert translator.translate([NAME, TEXT]) == [SPELLED, RIGHT]
+    own = heedful.load("en-de", device="cpu", copy_unknown=False)
+    assert own.translate([NAME, TEXT]) == [MISSPELLED, RIGHT]
+    for asked, expected in (({}, SPELLED), ({"copy_unknown": False}, MISSPELLED)):
+        options = ModelOptions(device="cpu", consistency=asked)
+        served = ServedModels([parse_model("en-de")], options).get("en-de")
+        assert served.translate([NAME]) == [expected]
+    with pytest.raises(ModelError, match="Only translators have the option copy_unknown"):
+        heedful.load("english", copy_unknown=True)
 
 
 def test_python_and_its_copies(translator) -> None:
@@ -84,15 +110,15 @@ def test_a_server() -> None:
 
 
 def test_without_the_words_for_numbers_it_is_said(monkeypatch) -> None:
-    monkeypatch.setattr(consistency, "knows_number_words", lambda: False)
-    with pytest.warns(consistency.NumbersLeft, match="heedful.check"):
+    monkeypatch.setattr(stated_writing, "knows_number_words", lambda: False)
+    with pytest.warns(stated_writing.NumbersLeft, match="heedful.check"):
         left = heedful.load("en-de", device="cpu")
     assert left.translate([TEXT]) == [OWN]
 
 
 def test_the_file(tmp_path: Path) -> None:
     model, pair = load_model(models_at_hand()["en-de"].path)
-    assert pair.writing == Writing("localize", ("en", "de"))
+    assert pair.writing == Writing("localize", ("en", "de"), copy_unknown=True)
     assert replace(pair, writing=None).fingerprint == pair.fingerprint
     save_model(model, pair, tmp_path / "copy")
     assert TokenizerPair.load(tmp_path / "copy").writing == pair.writing
@@ -100,11 +126,17 @@ def test_the_file(tmp_path: Path) -> None:
     assert TokenizerPair.load(tmp_path / "old").writing is None
     assert heedful.load(tmp_path / "old", device="cpu").translate([TEXT]) == [OWN]
     # Not a word of the languages: they are those of the file.
-    assert heedful.load(tmp_path / "copy", device="cpu").translate([TEXT]) == [RIGHT]
+    copied = heedful.load(tmp_path / "copy", device="cpu")
+    assert copied.translate([TEXT, NAME]) == [RIGHT, SPELLED]
+    plain = {"schema_version": 1, "numbers": "keep", "languages": ["en", "de"]}
+    old = tmp_path / "old" / WRITING_FILE  # versions before this one do not say
+    old.write_text(json.dumps(plain))
+    assert TokenizerPair.load(tmp_path / "old").writing == Writing("keep", ("en", "de"))
     for content in (
-        {"schema_version": 1, "numbers": "rounded", "languages": ["en", "de"]},
+        {**plain, "numbers": "rounded"},
         {"schema_version": 1, "numbers": "keep", "languages": ["en"]},
-        {"schema_version": 2, "numbers": "keep", "languages": ["en", "de"]},
+        {**plain, "copy_unknown": "yes"},
+        {**plain, "schema_version": 2},
     ):
         (tmp_path / "copy" / WRITING_FILE).write_text(json.dumps(content))
         with pytest.raises(ModelError, match="how translations are written"):
