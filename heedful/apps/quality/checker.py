@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heedful.apps.quality.reports import CheckResult, TranslationReport
-from heedful.apps.quality.text_checks import DEFAULT, CheckSettings, Languages, check_texts
+from heedful.apps.quality.reports import CheckResult, Languages, TranslationReport
+from heedful.apps.quality.text_checks import DEFAULT, CheckSettings, check_texts
 from heedful.errors import DataError
 from heedful.pipelines.text_splitting import TargetScore, Translation
 

@@ -12,16 +12,11 @@ from typing import Any, Self
 
 from heedful.apps.quality.capitals import capital_parts, capitals, sentence_case
 from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
+from heedful.apps.quality.reports import Languages
 from heedful.apps.quality.required_copies import RequiredCopies, RequiredCopy
 from heedful.apps.quality.respelled_translation import every, respelled, with_source
 from heedful.apps.quality.respelling import Edit, Respelling, Span
-from heedful.apps.quality.unknown_words import (
-    Languages,
-    name_edits,
-    names_to_copy,
-    stand_ins,
-    unknown_words,
-)
+from heedful.apps.quality.unknown_words import name_edits, names_to_copy, stand_ins, unknown_words
 from heedful.pipelines.batching import list_of_texts
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.apps.quality.model_checks import evidence_of_relation, token_spans
 from heedful.apps.quality.name_check import FileWords, NameRepairs, Repair, file_words
-from heedful.apps.quality.reports import CheckResult, Evidence, counted
+from heedful.apps.quality.reports import CheckResult, Evidence, Languages, counted
 from heedful.apps.quality.wording_checks import SHORT_OF_A_MARK, has_final_mark
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Likelihood:
         count = max(len(score.token_scores), 1)
         return [(score.score - other[number].score) / count for other in others]
 
-    def names(self, languages: tuple[str | None, str | None], least: float) -> list[CheckResult]:
+    def names(self, languages: Languages, least: float) -> list[CheckResult]:
         """Return a check of the names of each pair.
 
         Args:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from heedful.apps.quality.reports import CheckResult, Evidence, counted
+from heedful.apps.quality.reports import CheckResult, Evidence, Languages, counted
 from heedful.apps.quality.respelling import Edit
 from heedful.apps.quality.wording_checks import Word
 from heedful.text.seen_words import FEWEST_LETTERS, SeenWords
@@ -141,7 +141,7 @@ class NameRepairs:
 
     def __init__(
         self,
-        languages: tuple[str | None, str | None],
+        languages: Languages,
         sources: FileWords,
         targets: FileWords,
         is_common: IsCommon,
@@ -294,7 +294,7 @@ class NameRepairs:
 def check_lost_names(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None],
+    languages: Languages,
     encode: Callable[[str], Sequence[int]],
 ) -> list[CheckResult]:
     """Check that a translation has a word like each name of its source.
@@ -321,7 +321,7 @@ def check_lost_names(
 def lost_names(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None],
+    languages: Languages,
     encode: Callable[[str], Sequence[int]],
 ) -> frozenset[str]:
     """Return the names to copy of a source that nothing in its translation is like.
@@ -340,7 +340,7 @@ def lost_names(
 def misspelled_names(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None],
+    languages: Languages,
     encode: Callable[[str], Sequence[int]],
     seen: SeenWords,
 ) -> list[Edit]:
@@ -386,7 +386,7 @@ def misspelled_names(
 
 
 def _repairs(
-    target: str, languages: tuple[str | None, str | None], encode: Callable[[str], Sequence[int]]
+    target: str, languages: Languages, encode: Callable[[str], Sequence[int]]
 ) -> NameRepairs | None:
     """Return what finds the names of a sentence by itself; None where capitals do not mark them."""
 

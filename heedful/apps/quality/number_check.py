@@ -10,13 +10,13 @@ from heedful.apps.quality.kept_parts import stays_in
 from heedful.apps.quality.measures import find_quantities, same_quantity
 from heedful.apps.quality.number_forms import Number, pair_numbers
 from heedful.apps.quality.number_side import NumberSide, has_value
-from heedful.apps.quality.reports import CheckResult, Evidence, Side, counted
+from heedful.apps.quality.reports import CheckResult, Evidence, Languages, Side, counted
 
 
 def check_numbers(
     source: str,
     target: str,
-    languages: tuple[str | None, str | None] = (None, None),
+    languages: Languages = (None, None),
     code: tuple[str, str] = ("", ""),
 ) -> CheckResult:
     """Compare the numbers of a text and its translation.

@@ -16,6 +16,7 @@ from heedful.apps.quality.number_check import compare_numbers
 from heedful.apps.quality.number_forms import Number
 from heedful.apps.quality.number_side import NumberSide
 from heedful.apps.quality.number_words import parts_of_an_hour
+from heedful.apps.quality.reports import Languages
 from heedful.apps.quality.respelling import Edit, Span
 from heedful.errors import ConfigError
 from heedful.search.alignment import Alignment
@@ -41,7 +42,7 @@ class NumberForm:
     """
 
     form: Form
-    languages: tuple[str | None, str | None] = (None, None)
+    languages: Languages = (None, None)
 
     def __post_init__(self) -> None:
         if self.form == "localize":

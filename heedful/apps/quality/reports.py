@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 Side = Literal["source", "target"]
 
+Languages = tuple[str | None, str | None]
+"""Codes of source and target, None where unknown."""
+
 
 @dataclass(frozen=True)
 class Evidence:

@@ -7,7 +7,7 @@ from typing import Any
 
 from heedful.apps.quality.consistency import ConsistentTranslation
 from heedful.apps.quality.number_words import knows_number_words
-from heedful.apps.quality.unknown_words import Languages
+from heedful.apps.quality.reports import Languages
 from heedful.errors import TorchMissing
 from heedful.pipelines.translation import TranslationPipeline
 

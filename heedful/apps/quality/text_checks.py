@@ -17,7 +17,7 @@ from heedful.apps.quality.kept_parts import (
 from heedful.apps.quality.language_checks import check_language
 from heedful.apps.quality.negation_check import check_negation
 from heedful.apps.quality.number_check import check_numbers
-from heedful.apps.quality.reports import CheckResult
+from heedful.apps.quality.reports import CheckResult, Languages
 from heedful.apps.quality.wording_checks import (
     check_copies,
     check_length,
@@ -129,8 +129,6 @@ class CheckSettings(Config):
 
 _OF_ITS_OWN = ("lost_names", "unseen_word", "unsure", "unsure_word", "uncovered")
 DEFAULT = CheckSettings()
-
-Languages = tuple[str | None, str | None]
 
 
 def _check_denial(source: str, target: str, languages: Languages) -> list[CheckResult]:

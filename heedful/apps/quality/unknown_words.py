@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from heedful.apps.quality.name_check import lost_names, misspelled_names
+from heedful.apps.quality.reports import Languages
 from heedful.apps.quality.respelling import Edit, Span
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.tokenizer import TextTokenizer
@@ -17,9 +18,6 @@ NAMES = (
     "Michael", "Alexander", "Eva", "Victoria", "Simon", "Sarah",
 )  # fmt: skip
 """Names that most models know and most languages in Latin script spell alike."""
-
-Languages = tuple[str | None, str | None]
-"""Codes of source and target, None where unknown."""
 
 _BETWEEN = re.compile(r"[ ·・=-]{0,2}")
 """Separators between the words of a name: nothing, a space or a sign."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from heedful.apps.quality.reports import CheckResult, Evidence, counted
+from heedful.apps.quality.reports import CheckResult, Evidence, Languages, counted
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.sentences import count_sentences
 from heedful.text.tokenizer_pair import ENGLISH
@@ -251,9 +251,7 @@ def _lacks_final_mark(source: str, target: str) -> bool:
     )
 
 
-def check_sentences(
-    source: str, target: str, languages: tuple[str | None, str | None]
-) -> CheckResult:
+def check_sentences(source: str, target: str, languages: Languages) -> CheckResult:
     """Count the sentences of a text and its translation.
 
     Translators also join sentences. So a sentence counts as lost only if the translation is short

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from heedful.apps.quality.checker import Checker
 from heedful.apps.quality.lost_words import gains_without_words
+from heedful.apps.quality.reports import Languages
 from heedful.apps.quality.text_checks import CHECKS
-from heedful.apps.quality.unknown_words import Languages, name_edits
+from heedful.apps.quality.unknown_words import name_edits
 from heedful.apps.studio.alternatives import find_alternatives
 from heedful.apps.studio.page import ModelRequest, PromptRequest, call, check_length
 from heedful.apps.studio.why_this_word import again, inside, why  # noqa: F401, calls of this page
