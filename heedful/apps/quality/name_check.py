@@ -147,7 +147,7 @@ class NameRepairs:
         is_common: IsCommon,
     ) -> None:
         self.translated = translated_names(languages[0]) if languages[0] else frozenset()
-        self.long_names = tuple(name for name in self.translated if len(name) > _BEGINS)
+        self.long_names = _long_names(self.translated)
         self.article, self.target_article = map(_article, languages)
         self.sources = sources
         self.targets = targets
@@ -463,6 +463,11 @@ def _are_alike(one: Word, other: Word) -> bool:
         return True
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     return matcher.real_quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+
+
+@functools.cache  # made anew for each text, it took a twentieth of the time of its translation
+def _long_names(names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if len(name) > _BEGINS)
 
 
 @functools.cache
