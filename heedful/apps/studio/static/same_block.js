@@ -2,9 +2,12 @@
 
 import { h, number, percent, s } from "./dom.js";
 
-const READ = 5; // tokens in sight
+const [READ, LETTERS] = [5, 30]; // tokens in sight, and their letters
 const ROW = 7; // cards of models at most in one row
 const HIGH = 22; // of the lines from the models to the block
+
+const MARGIN = 2; // letters that the frame of a token takes
+const lettersOf = (pieces) => pieces.reduce((sum, piece) => sum + (piece.textContent ?? piece).length + MARGIN, 0);
 
 /**
  * The picture below the cards of models.
@@ -28,7 +31,9 @@ export function sameBlock(count) {
      * @param sample {pieces: what stands at the tokens that go in, tokens: how many there are, layers, answer: {title, label, probability} or null}
      */
     show({ pieces, tokens, layers, answer }) {
-      input.replaceChildren(h("span", {}, pieces.length > READ ? "… " : "", pieces.slice(-READ).map((piece) => h("span", { class: "token" }, piece))), h("small", {}, `${number(tokens)} tokens become vectors`));
+      const all = pieces.slice(-READ);
+      while (all.length > 1 && lettersOf(all) > LETTERS) all.shift();
+      input.replaceChildren(h("span", {}, pieces.length > all.length ? "… " : "", all.map((piece) => h("span", { class: "token" }, piece))), h("small", {}, `${number(tokens)} tokens become vectors`));
       work.textContent = `${layers} times: attention mixes the tokens, a network works on each`;
       output.replaceChildren(...(answer ? [h("small", {}, answer.title), h("span", {}, h("strong", {}, answer.label), ` ${percent(answer.probability, 3)}`)] : []));
     },

@@ -209,7 +209,7 @@ function curvesOf(state) {
   const body = h("div", {});
   const grid = h("div", { class: "multiples" });
   const told = h("p", { class: "sentence", role: "status" });
-  const dashes = h("div", {});
+  const dashes = h("div", { class: "chart-row" });
 
   const places = new Map();
   let [answer, pointed] = [null, false];
