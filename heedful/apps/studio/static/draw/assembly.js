@@ -11,7 +11,7 @@ const [ROW, SMALL_ROW] = [{ height: 44, thin: 27, gap: 19, inside: 12, over: 20 
 const WORD = 44; // pixels from word to word
 const SPEED = 95; // pixels a second
 const SLOW = 26; // where words meet and where they are worked on, so that it is seen
-const DETAIL = 29; // letters beside the lanes
+const LETTER = 6.3; // pixels of a detail's letter
 const PAUSE = 0.9; // seconds between two waves
 const NEXT = "Katzen";
 
@@ -199,7 +199,7 @@ function drawStack(svg, stack) {
   }
   if (stack.last && list.at(-1)?.key === "softmax") {
     const y = stack.top - 9;
-    svg.append(s("text", { class: "asm-word next", x: lanes[0] - 22, y }, stack.written));
+    svg.append(s("text", { class: "asm-word next", x: lanes[0] - (narrow ? 10 : 14), y }, stack.written));
     if (!narrow && stack.decoder) svg.append(s("text", { class: "asm-side", x: left + 4, y }, "next word"));
   }
   return ways;
@@ -229,9 +229,9 @@ function drawGhost({ key, next, y, height, name, block }, { left, width, narrow,
 }
 
 /** Facts in a line; where they are too many, without the first. */
-function detailOf(all) {
+function detailOf(all, room) {
   const line = all.filter(Boolean).join(" · ");
-  return line.length > DETAIL ? detailOf(all.slice(1)) : line;
+  return line.length > room && all.length > 1 ? detailOf(all.slice(1), room) : line;
 }
 
 function drawBox(box, { left, width, narrow, newest, reach }) {
@@ -242,7 +242,7 @@ function drawBox(box, { left, width, narrow, newest, reach }) {
   const [title, ...rest] = box.thin || box.gone ? [box.name] : box.name.split(", ");
   const size = box.size ?? (box.count === undefined ? "" : box.shared ? `same table${box.count ? ` + ${engineering(box.count)}` : ""}` : box.count === 0 ? "no weights" : engineering(box.count));
   const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
-  const detail = narrow ? rest.join(", ") : box.thin || box.gone ? "" : detailOf([...rest, size, shape]);
+  const detail = narrow ? rest.join(", ") : box.thin || box.gone ? "" : detailOf([...rest, size, shape], (width - 132) / LETTER);
   const name = narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
   const [first, second] = narrow ? [13.5, 26.5] : [19, 34];
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + second }, detail));
