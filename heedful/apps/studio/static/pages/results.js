@@ -22,7 +22,7 @@ export function mount({ root, state }) {
   const variants = Object.keys(CHANGED).map((title) => figure(title));
   const changed = h("h2", {}, "One change at a time");
   const numbers = h("div", {});
-  const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
+  const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets and by colour what else the system was trained on. The Transformer was hardly adapted to this task.");
   root.append(tabs(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), said, cost.element,
     folded("What is BLEU, and how much are two?", bleu),
     h("section", {}, changed, h("div", { class: "multiples" }, variants.map((each) => each.element)), folded("Perplexity and parameters", numbers)),
