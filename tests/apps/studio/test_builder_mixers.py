@@ -222,8 +222,9 @@ def test_in_a_browser(visit: Visit) -> None:
     assert "Mamba, 1 in 2 attention" in boxes["d_self"]
     assert "state 19.5 kB" in boxes["d_self"]  # 256 channels of 16 numbers, and 3 tokens of them
     assert "Self-attention, 8 heads" in boxes["self"]
-    page.get_by_role("button", name="Decoder ▸").click()
-    assert page.get_by_role("button", name="Mamba").is_visible()
+    page.locator("[data-part=d_self]").click()  # builds up to it
+    assert page.locator(".assembling h2").inner_text() == "Mamba"
+    page.get_by_role("button", name="Show it complete").click()
     assert page.get_by_text("A state space whose decay").is_visible()
     assert page.locator("figure", has_text="What is remembered, by length").is_visible()
     page.get_by_label("Words of the decoder meet by").select_option("linformer")

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from heedful.apps.studio.course import read_course
-from heedful.apps.studio.pages import without_page
+from heedful.apps.studio.pages import block_page, without_page
 from heedful.apps.studio.small_translator import VARIANTS, read_records
+from heedful.apps.studio.workspace import Workspace
 from heedful.models.build import build_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import translator_spec
+from heedful.pretrained.catalogue import models_at_hand
 
 BAHDANAU = {"cell": "lstm", "attention": "additive", "feeding": "context", "readout": "maxout"}
 PATIENCE = 150_000
@@ -33,7 +35,7 @@ def add(page: Any) -> Any:
 def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     page = visit.open("builder?parts=0")
     assert parts(page) == []
-    assert "A network needs vectors" in page.locator(".told").inner_text()
+    assert "A network needs vectors" in page.locator(".assembling").inner_text()
     seen: list[str] = []
     while add(page).is_visible():
         name = add(page).inner_text().removeprefix("Next part: ")
@@ -60,14 +62,16 @@ def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
     encoder = ["embedding", "positions", "self", "self_sum", "ff", "ff_sum"]
     decoder = ["d_embedding", "d_positions", "d_self", "d_self_sum", "cross", "cross_sum"]
     assert parts(page) == [*encoder, *decoder, "d_ff", "d_ff_sum", "output", "softmax"]
-    assert "Nothing is missing" in page.locator(".told").inner_text()
+    assert "Nothing is missing" in page.locator(".assembling").inner_text()
     page.go_back()  # each part is a step to go back from
     visit.until("document.querySelector('[data-next]')")
-    assert "Missing next: softmax" in page.locator(".told").inner_text()
-    assert page.get_by_role("button", name="Feed-forward").count() == 0  # of the last part alone
-    page.get_by_role("button", name="Encoder ▸").click()
-    page.get_by_role("button", name="Feed-forward").click()
+    assert "Logits are no probabilities yet" in page.locator(".assembling").inner_text()
+    page.locator("[data-part=ff]").click()  # a part is built up to, and the newest taken back
     assert parts(page) == encoder[:-1]
+    page.locator("[data-part=ff]").click()
+    assert parts(page) == encoder[:-2]
+    page.locator(".asm-box.ghost", has_text="Feed-forward").last.click()
+    assert parts(page) == [*encoder, *decoder, "d_ff", "d_ff_sum"]
     page.get_by_role("button", name="Show it complete").click()
     assert len(parts(page)) == 16
     page.get_by_role("button", name="Build it from the start").click()
@@ -84,15 +88,12 @@ def test_the_page_opens_with_words_that_meet(visit: Any) -> None:
     page = visit.open("builder?parts=0")
     assert page.locator(".asm-box.ghost").count() == 15  # all parts but the one to add
     assert visit.fact("so-far") == "0 of 63.1 M"
-    assert page.locator(".map .next").inner_text() == "Embedding"
     assert page.get_by_label("Begin with").is_hidden()  # sizes are for who plans a model
     top = page.locator(".asm-box", has_text="Softmax").bounding_box()["y"]
     page.locator("[data-next]").click()
     visit.until("document.querySelector('[data-part=embedding]')")
     assert parts(page) == ["embedding"]
     assert page.locator(".asm-box", has_text="Softmax").bounding_box()["y"] == top  # all stay
-    tops = page.locator(".map button").evaluate_all("(all) => all.map((each) => each.offsetTop)")
-    assert len(set(tops)) == 1
     # What is switched off is seen in the whole model, which then stays.
     page = visit.open("builder")
     box = page.locator(".toggles").get_by_label("Residual connections")
@@ -111,6 +112,38 @@ def test_the_page_opens_with_words_that_meet(visit: Any) -> None:
     assert visit.fact("total") == "63,082,496"
 
 
+def test_numbers_of_a_model_stand_between_the_parts(sight: Any) -> None:
+    models = models_at_hand()
+    if "en-de" not in models:
+        pytest.skip("en-de is not at hand")
+    page = sight.open("builder?parts=4")
+    strips = page.locator("[data-strip]").evaluate_all("(all) => all.map((e) => e.dataset.strip)")
+    assert strips == ["embedding", "positions", "self", "self_sum"]
+    colours = page.locator("[data-strip=self] rect").evaluate_all(
+        "(all) => all.map((e) => e.attributes.fill.value)"
+    )
+    assert len(colours) == 36
+    assert len(set(colours)) > 20
+    # The weights of attention are the widths of its lines.
+    body = block_page.FlowRequest(model="en-de", text="I love cats.", layer=0)
+    flow = block_page.flow(body, Workspace([models["en-de"].path]))
+    rows = next(each["channels"] for each in flow["parts"] if each["key"] == "self.weights")
+    widths = page.locator("[data-within=self]").evaluate_all(
+        "(all) => all.map((e) => parseFloat(e.style.strokeWidth))"
+    )
+    pairs = [(i, j) for i in range(3) for j in range(3) if i != j]
+    assert widths == pytest.approx([0.8 + 6 * rows[j][i] for i, j in pairs], abs=1e-3)
+    page = sight.open("builder?parts=99")
+    assert "Ich liebe Katzen" in page.locator(".assembling").inner_text()
+    assert page.locator(".assembling .classes li").count() == 3
+    # What is written looks at the words of the source.
+    assert page.locator(".asm-looks text").all_text_contents()[4] == "love"
+    # Of a model without a part, or of other ones, nobody has computed any.
+    page = sight.open("builder?residual=0")
+    assert page.locator("[data-strip]").count() == 0
+    assert sight.open("builder?family=recurrent").locator("[data-strip]").count() == 0
+
+
 def test_a_recurrent_decoder_is_counted_by_its_parts(visit: Any) -> None:
     page = visit.open("builder?family=recurrent")
     shape = TranslatorShape.parse({"recurrent": BAHDANAU})
@@ -124,7 +157,7 @@ def test_a_recurrent_decoder_is_counted_by_its_parts(visit: Any) -> None:
     assert f"{others:.2f} M" in page.locator("[data-part=cross]").text_content()
     # A table that several parts use has its size once.
     for part in ("d_embedding", "output"):
-        assert "the same tableshared" in page.locator(f"[data-part={part}]").text_content()
+        assert "same table" in page.locator(f"[data-part={part}]").text_content()
     # Its layers read word after word and need no positions; nobody knows what it writes.
     assert page.locator("[data-part$=positions]").count() == 0
     assert page.locator(".asm-word.next").text_content() == "?"

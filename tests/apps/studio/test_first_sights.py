@@ -105,7 +105,7 @@ def test_the_built_model_writes_the_word_that_a_model_computes(sight: Any) -> No
     word = f"{best['word'].removesuffix('.')} {100 * best['probability']:.0f} %"
     page = sight.open("builder?parts=99")
     page.locator(".asm-word.next", has_text=word).wait_for()
-    assert f"{word}: computed by en-de" in page.locator(".assembly-legend").inner_text()
+    assert "en-de" in page.locator(".assembly-legend").inner_text()
     page.locator(".toggles").get_by_label("Norms").uncheck()
     page.locator(".asm-word.next", has_text="?").wait_for()
     assert "en-de" not in page.locator(".assembly-legend").inner_text()
@@ -349,7 +349,7 @@ def test_notes_side_by_side_have_one_scale(sight: Any) -> None:
     assert written.locator(".roll-note").evaluate_all(colours) == 4  # one of each voice
     assert written.locator(".tick").all_text_contents() == ["C3", "C4", "C5"]
     assert page.get_by_label("Tokens given, number").input_value() == "64"
-    assert "256 tokens become vectors" in page.locator(".model-cards + p").inner_text()
+    assert "256 tokens become vectors" in page.locator(".same-read").inner_text()
     page.get_by_text("The tokens, with their numbers").click()
     assert page.locator(".tokens.voices .voice").all_inner_texts() == [
         "soprano", "alto", "tenor", "bass",
@@ -392,6 +392,17 @@ def test_what_a_model_wrote_is_written_again(
     )
     assert figure.locator("canvas").evaluate(pixels) == last
     own = page.locator(".with-answer > figure .own [data-fact=label]").inner_text()
+    # The block of all models stands above: what this one has read, and the likeliest answer.
+    best = page.locator(".with-answer .classes li > span:first-child").first.inner_text()
+    assert page.locator(".same-made strong").inner_text() == best
+    cards = page.locator(".model-cards button").evaluate_all(
+        "(all) => all.map((e) => e.dataset.model)"
+    )
+    chosen = page.locator(".same-ways path").evaluate_all(
+        "(all) => all.map((e) => e.matches('.chosen'))"
+    )
+    assert chosen == [name == model for name in cards]
+    assert page.locator(".same-block").bounding_box()["y"] < 250
     assert f"“{own}” is number" in page.locator(".chosen-token").first.inner_text()
     page.emulate_media(reduced_motion="reduce")
 
@@ -420,6 +431,8 @@ def test_a_spoken_digit_is_answered_in_bars(sight: Any) -> None:
     assert answer.locator("h3").inner_text() == "It hears"
     assert answer.locator("li").count() == 10
     assert answer.locator(".own [data-fact=label]").inner_text() == "0"
+    assert page.locator(".same-made strong").inner_text() == "0"
+    assert page.locator(".same-read canvas").count() == 5  # patches of the sound
 
 
 def test_angles_that_training_never_showed_are_hatched(sight: Any) -> None:

@@ -111,6 +111,14 @@ def check_variants(page: Any) -> None:
         for each in bars
         if abs(value := float(each.get_attribute("data-value"))) > 0.05
     ]
+    # Changes of one thing share a colour, others in the same chart have another.
+    kinds = {each["change"]: each["group"] for each in TABLES["variants"]}
+    for group, names in zip(groups.all(), changes, strict=True):
+        colours = group.locator(".bar").evaluate_all("(all) => all.map((e) => e.style.fill)")
+        pairs = {(kinds[name], colour) for name, colour in zip(names, colours, strict=True)}
+        assert (
+            len({colour for _, colour in pairs}) == len({kind for kind, _ in pairs}) == len(pairs)
+        )
     assert max(scales) < 1.35 * min(scales)  # names of groups differ in length
 
 

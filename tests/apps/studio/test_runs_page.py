@@ -166,6 +166,13 @@ def test_figures_share_pointer_and_stretch(runs_page: Any, axe: str) -> None:
     runs_page.idle()
     titles = page.locator(".multiples h3").all_inner_texts()
     assert titles == ["Loss", "BLEU", "Learning rate", "Tokens per second"]
+    # The first figure is the large one, the next two stand beside it.
+    large, *small = [each.bounding_box() for each in charts(page).all()[:3]]
+    assert all(large["width"] > 1.8 * each["width"] for each in small)
+    assert large["height"] > 400
+    assert all(each["x"] > large["x"] + large["width"] for each in small)
+    bottom = small[1]["y"] + small[1]["height"]
+    assert bottom == pytest.approx(large["y"] + large["height"], abs=60)
     # One table has the values of all lines, in each figure, instead of a legend.
     rows = page.locator(".line-values tbody th").all_inner_texts()
     names = ("first", "second")

@@ -155,7 +155,7 @@ export function told(values, count) {
   return {
     title: last ? last.name : "A sentence",
     does: last ? last.does : "Text goes in. Click the marked part to add it, and so on up to the next word.",
-    missing: next ? `Missing next: ${next.name.toLowerCase()}. ${next.until}` : DONE,
+    missing: next ? next.until : DONE,
   };
 }
 

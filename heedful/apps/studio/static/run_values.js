@@ -52,7 +52,7 @@ export function lineValues(lift) {
     at(place) {
       last = place;
       if (!element.firstChild) return;
-      caption().textContent = place === null ? "At the end of each run" : `At ${axis} ${number(place)}: point at a chart to read another`;
+      caption().textContent = place === null ? "At the end of each run" : `At ${axis} ${number(place)}: point to read another`;
       for (const { cell, line } of cells) {
         const value = line ? valueAt(line, place) : null;
         cell.textContent = value === null ? "–" : number(value, 3);

@@ -4,9 +4,10 @@ import { live, problem } from "./api.js";
 import { button, choice, more, slider } from "./controls.js";
 import { figure, folded, h, inSteps, isStill, number, percent } from "./dom.js";
 import { series } from "./draw/colours.js";
-import { labelBars, shareKey } from "./draw/patches.js";
+import { labelBars, patchOf, shareKey } from "./draw/patches.js";
 import { drawSample, pieceWords, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
+import { sameBlock } from "./same_block.js";
 import { asksOf } from "./sample_models.js";
 import { placesOf } from "./subject.js";
 import { thumbnail } from "./thumbnails.js";
@@ -62,9 +63,13 @@ export function sequences(host, state, studio) {
   const body = h("div", {}, h("div", { class: "with-answer" }, pictures, answer.element), cut, said);
   const buttons = h("div", { class: "row" }, player, another);
   const cards = models(studio).map((each) => h("button", { type: "button", class: "quiet", "data-model": each.name, title: [each.name, each.summary].filter(Boolean).join(": "), onclick: () => state.set({ records: each.name }, { step: true }) }, thumbnail(each.name), titleOf(each)));
-  const press = () => cards.forEach((each) => each.setAttribute("aria-pressed", String(each.dataset.model === place().name)));
+  const joint = sameBlock(cards.length);
+  const press = () => cards.forEach((each, i) => {
+    each.setAttribute("aria-pressed", String(each.dataset.model === place().name));
+    if (each.dataset.model === place().name) joint.choose(i);
+  });
   press();
-  host.replaceChildren(h("div", { class: "examples model-cards", role: "group", "aria-label": "Model" }, cards), about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
+  host.replaceChildren(h("div", { class: "examples model-cards", role: "group", "aria-label": "Model" }, cards), joint.element, about, h("div", { class: "panel sample-panel", role: "group", "aria-label": "Sample and head" },
     h("div", { class: "fours" }, samples, own, keep, step, buttons, more("Head and temperature", layer, head, warmth))),
   body, limited);
 
@@ -128,7 +133,7 @@ export function sequences(host, state, studio) {
 
   /** The controls that depend on the model and on the sample. */
   function fill() {
-    about.textContent = `${place().summary ? `${place().summary}. ` : ""}${number(found.samples[0]?.tokens.length ?? found.whole)} tokens become vectors and pass ${found.layers} blocks.`;
+    about.textContent = place().summary ? `${place().summary}.` : "";
     limits.replaceChildren(...(place().limits ?? []).map((limit) => h("li", {}, limit)));
     limited.hidden = !limits.children.length;
     samples.fill(asksOf(place()).samples(place(), found).map((name, i) => [i, name]));
@@ -202,7 +207,20 @@ export function sequences(host, state, studio) {
         looked.words.textContent = `From ${where}${at < kept ? "" : ", when the model wrote it"}: ${headWords(state.values, found)}.${rest}`;
       }
     }
+    showJoint(sample, at, labels);
     showChips(tokens, kept, at, shares);
+  }
+
+  /** What the model has read and what it makes of it: of a sample that is only read its label, else the token in the frame. */
+  function showJoint({ drawing, tokens }, at, labels) {
+    const words = (i) => (tokens[i][1] === null && drawing.patches ? patchOf(drawing, i) : pieceWords(drawing, tokens, found.fields, i));
+    const [best] = [...labels ?? []].sort((one, other) => other.probability - one.probability);
+    // Of a sample that is only read those around the frame are shown.
+    const read = tokens.map((_, i) => i).slice(0, drawing.labels ? Math.max(6, at + 3) : at);
+    joint.show({
+      pieces: read.slice(-6).map(words), tokens: tokens.length, layers: found.layers,
+      answer: best ? { title: drawing.labels ? "what it is" : "what comes next", label: drawing.labels ? best.label : pieceWords(drawing, tokens, found.fields, at, best.label), probability: best.probability } : null,
+    });
   }
 
   function showChips(tokens, kept, at, shares) {

@@ -3,18 +3,17 @@
 
 import { engineering, isStill, number, s } from "../dom.js";
 import { mixerOf, mixerTitle, positionsOf } from "../parts.js";
+import { SENTENCE, strips, WRITTEN } from "./assembly_numbers.js";
 import { redrawn, series } from "./colours.js";
 
-const ROW = { height: 32, gap: 11 };
+/** Heights of parts and of the gaps between them, in which the vectors stand. */
+const [ROW, SMALL_ROW] = [{ height: 44, thin: 27, gap: 19, inside: 12, over: 20 }, { height: 32, thin: 21, gap: 12, inside: 16, over: 8 }];
 const WORD = 44; // pixels from word to word
 const SPEED = 95; // pixels a second
 const SLOW = 26; // where words meet and where they are worked on, so that it is seen
+const LETTER = 6.3; // pixels of a detail's letter
 const PAUSE = 0.9; // seconds between two waves
-const SENTENCE = ["I", "love", "cats"];
-const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
 const NEXT = "Katzen";
-/** What `next` asks a model: the candidates for the word after those that are written. */
-export const ASKED = { line: `${SENTENCE.join(" ")}.`, before: WRITTEN.slice(1).join(" "), count: 3 };
 
 const EVERY_PART = { has: () => true };
 
@@ -29,7 +28,7 @@ function boxes(view, decoder) {
   };
   const gone = (key, name, block = true) => add(key, { name, gone: true, block });
   const shared = decoder && counts.shared.d_embedding;
-  add(`${prefix}embedding`, { name: shared ? "Embedding, the same table" : "Embedding", count: shared ? 0 : counts.embedding, shared, shape: [SENTENCE.length, values.width] });
+  add(`${prefix}embedding`, { name: "Embedding", count: shared ? 0 : counts.embedding, shared, shape: [SENTENCE.length, values.width] });
   if (positionsOf(values) === "none") {
     if (values.family !== "recurrent") gone(`${prefix}positions`, "no positions", false);
   }
@@ -107,8 +106,8 @@ export function drawnParameters(view) {
 
 /**
  * Draw the model.
- * @param view {values, there: set of parts, next: {name, adds: its parts} or null, add: called to add it, written: the word that
- *   comes out, with its share, if a model told it; counts: parameters by part,
+ * @param view {values, there: set of parts, next: {name, adds: its parts} or null, newest: parts of the last step, which come in from above, reach: called with a part, to build up to it,
+ *   numbers: what a model computes (assembly_numbers.js), or null; counts: parameters by part,
  *   layers: {encoder, decoder}, states: bytes of a layer's state by stack,
  *   broken: whether a part is switched off, so that nobody knows what it writes, moving}
  */
@@ -123,11 +122,11 @@ function draw(host) {
   const two = view.values.task === "translation";
   const width = Math.max(300, host.clientWidth);
   const gap = width < 560 ? 14 : 46;
-  const column = two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
-  const stacks = [stackOf(view, false, { left: two ? 2 : (width - column) / 2, width: column })];
+  const column = two || width >= 560 ? (width - gap) / 2 - 2 : width - 4;
+  const stacks = [stackOf(view, false, { left: two ? 2 : width < 560 ? (width - column) / 2 : width - column - 2, width: column })]; // words stand on its left
   if (two) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
   const height = Math.max(...stacks.map((each) => each.height), 150);
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: stacks[0].narrow ? null : "large", role: "img", "aria-label": describe(view, stacks) });
   svg.append(s("defs", {}, s("marker", { id: "asm-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "asm-branch", d: "M0 0L8 4L0 8z" }))));
   for (const each of stacks) place(each, height);
@@ -137,14 +136,17 @@ function draw(host) {
   if (view.moving && !isStill()) flow(host, svg, ways, stacks);
 }
 
+const writtenIn = (numbers) => (numbers ? `${numbers.words[0].label} ${Math.round(100 * numbers.words[0].probability)} %` : NEXT);
+
 function stackOf(view, decoder, { left, width }) {
   const all = boxes({ ...view, there: EVERY_PART }, decoder);
   const narrow = width < 280;
+  const size = narrow ? SMALL_ROW : ROW;
   const own = decoder ? view.layers.decoder : view.layers.encoder;
   const last = decoder || view.values.task !== "translation";
   const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
   if (last) {
-    all.push({ key: "output", name: narrow ? "Output" : `Output projection${view.counts.shared.output ? ", the same table" : ""}`, count: view.counts.output, shared: view.counts.shared.output, shape: [SENTENCE.length, view.values.vocabulary], after: true },
+    all.push({ key: "output", name: narrow ? "Output" : "Output projection", count: view.counts.output, shared: view.counts.shared.output, shape: [SENTENCE.length, view.values.vocabulary], after: true },
       { key: "softmax", name: "Softmax", count: 0, shape: [SENTENCE.length, view.values.vocabulary], after: true, thin: true });
   }
   // What is not there yet keeps its place: the outline of the whole model is seen from the start.
@@ -152,20 +154,20 @@ function stackOf(view, decoder, { left, width }) {
   for (const [i, box] of all.entries()) {
     const inside = box.block && !all[i - 1]?.block;
     const outside = !box.block && all[i - 1]?.block && !box.gone;
-    rise += ROW.gap + (inside ? 16 : 0) + (outside ? 26 : 0);
+    rise += size.gap + (inside ? size.inside : 0) + (outside ? 26 : 0);
     box.low = rise;
-    box.height = box.thin || box.gone ? 21 : ROW.height;
+    box.height = box.thin || box.gone ? size.thin : size.height;
     rise += box.height;
     box.ghost = !view.there.has(box.key);
     box.next = box.ghost && view.next?.adds.includes(box.key) ? view.next : null;
   }
   const list = all.filter((box) => !box.ghost);
-  // Between the names and the sizes; the words below stand further apart.
-  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : Math.max(178, width * 0.53)) + i * (narrow ? 21 : Math.min(36, width * 0.062)));
+  // Beside the names; the words below stand further apart.
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : width - 112) + i * (narrow ? 21 : 38));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const grows = view.next?.adds.includes(decoder ? "d_repeat" : "repeat") ? view.next : null;
-  const stack = { decoder, all, list, left, width, narrow, lanes, feet, own, repeat, grows, last, add: view.add, height: rise + (last ? 40 : 36), words: decoder ? WRITTEN : SENTENCE };
-  stack.written = view.broken ? "?" : decoder ? view.written ?? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
+  const stack = { decoder, all, list, left, width, narrow, lanes, feet, own, repeat, grows, last, size, numbers: view.numbers, newest: view.newest, reach: view.reach, height: rise + (last ? 40 : 36), words: decoder ? WRITTEN : SENTENCE };
+  stack.written = view.broken ? "?" : decoder ? writtenIn(view.numbers) : view.values.task === "masked_lm" ? "hidden word" : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -174,7 +176,9 @@ function stackOf(view, decoder, { left, width }) {
 function place(stack, height) {
   stack.bottom = height - 30;
   for (const box of stack.all) box.y = height - box.low - box.height;
-  stack.top = stack.list.length ? stack.list.at(-1).y : stack.bottom - 4;
+  const last = stack.list.at(-1);
+  stack.top = last ? last.y : stack.bottom - 4;
+  if (last?.block && last === stack.all.filter((box) => box.block).at(-1)) stack.top += 8 - stack.size.over; // its vectors stand within the frame
 }
 
 function drawStack(svg, stack) {
@@ -189,31 +193,33 @@ function drawStack(svg, stack) {
   for (const box of all.filter((each) => each.ghost)) svg.append(drawGhost(box, stack));
   for (const box of list) {
     svg.append(drawBox(box, stack));
+    const vectors = stack.numbers?.vectors[box.key];
+    if (vectors) svg.append(strips(vectors, lanes, { key: box.key, y: box.y - stack.size.gap / 2 - (narrow ? 2.5 : 5.5), width: narrow ? 18 : 34, height: narrow ? 5 : 11 }));
     ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
   }
   if (stack.last && list.at(-1)?.key === "softmax") {
     const y = stack.top - 9;
-    svg.append(s("text", { class: "asm-word next", x: lanes[0] - 10, y }, stack.written));
+    svg.append(s("text", { class: "asm-word next", x: lanes[0] - (narrow ? 10 : 14), y }, stack.written));
     if (!narrow && stack.decoder) svg.append(s("text", { class: "asm-side", x: left + 4, y }, "next word"));
   }
   return ways;
 }
 
-function frame(svg, { all, left, width, own, repeat, grows, add, decoder, narrow }) {
+function frame(svg, { all, left, width, own, repeat, grows, reach, decoder, narrow, size }) {
   const block = all.filter((box) => box.block);
-  const high = Math.min(...block.map((box) => box.y)) - 8;
+  const high = Math.min(...block.map((box) => box.y)) - size.over;
   const low = Math.max(...block.map((box) => box.y + box.height)) + 12;
   if (repeat) for (const by of [6, 3]) svg.append(s("rect", { class: "asm-behind", x: left + by, y: high - by, width: width - 1, height: low - high, rx: 9 }));
   const kind = grows ? " next" : block.every((box) => box.ghost) ? " ghost" : "";
   const text = grows ? `+ ${own} ×` : repeat ? `${own} ×` : kind ? "" : "1 ×";
   svg.append(s("rect", { class: `asm-frame${kind}`, x: left, y: high, width: width - 1, height: low - high, rx: 9 }),
-    s("text", { class: `asm-times${kind}`, x: left + 4, y: high - (repeat ? 9 : 4), ...(grows ? { "data-next": grows.name, onclick: add } : {}) }, narrow ? text : [text, decoder ? "decoder" : "", "block"].filter(Boolean).join(" ")));
+    s("text", { class: `asm-times${kind}`, x: left + 4, y: high - (repeat ? 9 : 4), ...(grows ? { "data-next": grows.name, onclick: () => reach(grows.adds[0]) } : {}) }, narrow ? text : [text, decoder ? "decoder" : "", "block"].filter(Boolean).join(" ")));
 }
 
-/** The outline of a part that is not there yet; a click on the next one adds it. */
-function drawGhost({ next, y, height, name, block }, { left, width, narrow, add, decoder }) {
+/** The outline of a part that is not there yet; a click builds up to it. */
+function drawGhost({ key, next, y, height, name, block }, { left, width, narrow, reach, decoder }) {
   const [x, w] = [left + 8, width - 17];
-  const group = s("g", { class: `asm-box ${next ? "next" : "ghost"}`, ...(next ? { "data-next": next.name, onclick: add } : {}) },
+  const group = s("g", { class: `asm-box ${next ? "next" : "ghost"}`, onclick: () => reach(key), ...(next ? { "data-next": next.name } : {}) },
     s("rect", { x, y, width: w, height, rx: 6 }));
   const [title] = name.split(", ");
   const text = `${next ? "+ " : ""}${title.replace(/^\+ /, "")}`;
@@ -222,24 +228,25 @@ function drawGhost({ next, y, height, name, block }, { left, width, narrow, add,
   return group;
 }
 
-function drawBox(box, { left, width, narrow }) {
+/** Facts in a line; where they are too many, without the first. */
+function detailOf(all, room) {
+  const line = all.filter(Boolean).join(" · ");
+  return line.length > room && all.length > 1 ? detailOf(all.slice(1), room) : line;
+}
+
+function drawBox(box, { left, width, narrow, newest, reach }) {
   const [x, w] = [left + 8, width - 17];
-  const middle = box.y + box.height / 2 + 4;
-  const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
+  const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}${newest.includes(box.key) ? " newest" : ""}`, "data-part": box.key, onclick: () => reach(box.key) },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
-  const room = narrow ? Math.floor((width - 78) / 7) : 25;
+  const room = narrow ? Math.floor((width - 78) / 7) : 24;
   const [title, ...rest] = box.thin || box.gone ? [box.name] : box.name.split(", ");
-  const detail = rest.join(", ");
+  const size = box.size ?? (box.count === undefined ? "" : box.shared ? `same table${box.count ? ` + ${engineering(box.count)}` : ""}` : box.count === 0 ? "no weights" : engineering(box.count));
+  const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
+  const detail = narrow ? rest.join(", ") : box.thin || box.gone ? "" : detailOf([...rest, size, shape], (width - 132) / LETTER);
   const name = narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
-  if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + 26.5 }, detail));
-  group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + 13.5 : middle }, name.length > room && (narrow || !box.gone) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
-  if (!narrow && !box.gone) {
-    const size = box.size ?? (box.count === undefined ? "" : box.shared ? (box.count ? `shared + ${engineering(box.count)}` : "shared") : box.count === 0 ? "no weights" : engineering(box.count));
-    const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
-    const two = size && shape && !box.thin;
-    group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));
-    if (two) group.append(s("text", { class: "size", x: x + w - 8, y: box.y + 26.5 }, shape));
-  }
+  const [first, second] = narrow ? [13.5, 26.5] : [19, 34];
+  if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + second }, detail));
+  group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + first : box.y + box.height / 2 + 4 }, name.length > room && (narrow || !box.gone) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, `${box.name}${box.thin ? `: ${size}` : ""}`));
   return group;
 }
 
@@ -249,10 +256,18 @@ const MEETS = {
   near: (i, j) => Math.abs(i - j) === 1, back: (i, j) => i < j,
 };
 
+/** The word of the source that a written one looks at most, with its share. */
+function lookedAt(weights, x, y) {
+  const most = weights.indexOf(Math.max(...weights));
+  return s("g", { class: "asm-looks" }, s("text", { x, y: y + 18 }, SENTENCE[most]), s("text", { x, y: y + 34 }, `${Math.round(100 * weights[most])} %`));
+}
+
 /** The ways within a part: between lanes where words meet, a cell for each where they do not. */
-function inside(svg, box, { lanes, ...stack }) {
+function inside(svg, box, { lanes, numbers, ...stack }) {
   const [low, high] = [box.y + box.height - 3, box.y + 3];
   if (box.alone) svg.append(...lanes.map((x) => s("rect", { class: "asm-cell", "data-within": box.key, x: x - 5, y: high + 3, width: 10, height: box.height - 12, rx: 2 })));
+  const looks = box.mixes === "memory" && box.height === ROW.height && numbers?.weights[box.key];
+  if (looks) svg.append(...lanes.map((x, i) => lookedAt(looks[i].slice(0, SENTENCE.length), x, box.y)));
   const meets = MEETS[box.mixes];
   if (!meets) return [];
   const ways = [];
@@ -261,7 +276,8 @@ function inside(svg, box, { lanes, ...stack }) {
     if (i === j || !meets(i, j)) return;
     const height = (low + high) / 2 + (passed ? Math.sign(i - j) * 4 : 0);
     const points = passed ? [[from, height], [to, height]] : [[from, low], [to, high]];
-    svg.append(s("path", { class: passed ? "asm-mix asm-state" : "asm-mix", "data-within": box.key, d: `M${points.map((point) => point.join(" ")).join("L")}` }));
+    const weight = numbers?.weights[box.key]?.[j][i];
+    svg.append(s("path", { class: passed ? "asm-mix asm-state" : "asm-mix", "data-within": box.key, ...(weight === undefined ? {} : { style: { opacity: Math.min(1, 0.12 + 1.6 * weight), strokeWidth: 0.8 + 6 * weight } }), d: `M${points.map((point) => point.join(" ")).join("L")}` }));
     ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points, until: passed ? null : high });
   }));
   return ways;

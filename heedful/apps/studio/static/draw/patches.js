@@ -117,6 +117,18 @@ export const labelBars = (labels, own = labels[0]) => h("ul", { class: "beside c
     h("span", { class: "count" }, percent(each.probability)));
 }));
 
+/** One patch of an answer, as a small picture. */
+export function patchOf(drawing, index) {
+  const { patch, channels } = drawing;
+  const size = patch * patch;
+  const bytes = pixelsOf(drawing).subarray(index * size * channels);
+  const canvas = h("canvas", { width: patch, height: patch, title: `patch ${index + 1}` });
+  const made = new ImageData(patch, patch);
+  for (let i = 0; i < size; i += 1) made.data.set([0, 1, 2].map((c) => bytes[i * channels + (c % channels)]).concat(255), 4 * i);
+  canvas.getContext("2d").putImageData(made, 0, 0);
+  return canvas;
+}
+
 /** The bytes of the patches of an answer, in reading order. */
 export const pixelsOf = ({ patches }) => Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
 

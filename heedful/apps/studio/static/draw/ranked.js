@@ -2,7 +2,7 @@
 
 import { folded, number, table } from "../dom.js";
 import { axis, widthOf } from "./axes.js";
-import { redrawn } from "./colours.js";
+import { redrawn, series } from "./colours.js";
 import { d3 } from "./d3.js";
 import { readItems } from "./items.js";
 
@@ -10,7 +10,7 @@ const [ROW, BELOW] = [24, 40];
 
 /**
  * Draw the bars, from 0 to the right, or to the left for numbers below 0.
- * @param rows [{name, value, own: marked as the one to compare, text: instead of the number}]
+ * @param rows [{name, value, own: marked as the one to compare, colour: of its family (colours.js), if any, text: instead of the number}]
  * @param chart {label: of the axis, or none, kept: true for the rows in their order, reach: [low, high] of the axis at least, dots: draw dots on an axis that begins near the lowest number, describe}
  */
 export function rankedBars(host, rows, chart) {
@@ -47,6 +47,7 @@ function draw(host, rows, { label = "", reach = [], dots = false, describe }) {
   if (dots) each.append("circle").attr("class", "bar").attr("cx", (row) => x.scale(row.value)).attr("cy", y.bandwidth() / 2).attr("r", 5.5);
   else each.append("rect").attr("class", "bar").attr("x", (row) => x.scale(Math.min(0, row.value)))
     .attr("width", (row) => Math.max(1, Math.abs(x.scale(row.value) - x.scale(0)))).attr("height", y.bandwidth());
+  each.select(".bar").style("fill", (row) => (row.colour === undefined ? null : series(row.colour)));
   each.append("text").attr("class", "ranked-value").attr("x", right + 8).attr("y", middle).text(words);
   const readout = readItems(svg, {
     count: rows.length,

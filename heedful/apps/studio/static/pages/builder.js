@@ -2,9 +2,11 @@ import { addressOf } from "../address.js";
 import { call, live } from "../api.js";
 import { button, check, choice, copyable, more, panel, slider } from "../controls.js";
 import { engineering, figure, folded, foldedSection, h, isStill, number, section, table } from "../dom.js";
-import { ASKED, assemblyPicture, drawnParameters } from "../draw/assembly.js";
+import { assemblyPicture, drawnParameters } from "../draw/assembly.js";
+import { passOf, SENTENCE, WRITTEN } from "../draw/assembly_numbers.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
+import { labelBars } from "../draw/patches.js";
 import { FAMILIES, FEATURES, isTransformer, leftOut, mixerChoices, mixerInText, mixerOf, positionsOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { lineChart } from "../draw/lines.js";
 import { saves } from "../save.js";
@@ -100,14 +102,19 @@ export async function mount({ root, below, side, state, studio }) {
   complete();
   const count = () => (state.values.parts === START ? OPENED : Math.max(0, Math.min(steps(state.values).length, state.values.parts)));
   const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
+  // A click on a part builds up to it; on the newest one takes it back.
+  const reach = (key) => {
+    const step = steps(state.values).findIndex(({ adds }) => adds.includes(key));
+    if (step >= 0) go(step + 1 === count() ? step : step + 1);
+  };
   const add = button("Next part", () => go(count() + 1));
   const back = button("Take back", () => go(count() === steps(state.values).length ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
   const moving = button("Stop the flow", () => state.set({ flow: !state.values.flow }), { quiet: true });
   const legend = h("span", { class: "note assembly-legend" });
-  const map = h("ol", {});
-  const route = h("nav", { class: "map", "aria-label": "Parts in their order" }, map);
-  const words = h("div", { class: "told assembling", role: "status" });
+  const words = h("div", { role: "status", class: "told-part" });
+  const nextWords = h("div", { class: "told-part" });
+  const stage = h("div", { class: "assembling" }, words, add, nextWords);
   const picture = h("div", { class: "drawing assembly-drawing" });
   const total = h("div", {});
   const off = h("div", { class: "switched-off", role: "status" }); // beside or below the drawing, which keeps its place
@@ -124,8 +131,7 @@ export async function mount({ root, below, side, state, studio }) {
   let found = null;
   let recorded = null;
   let training = null;
-  let nextWord = null; // the word that a model writes next, with its share
-  let unfolded = null; // the part of the model whose steps were asked for, until a step is taken
+  let numbers = null; // what a model of these parts computes for the drawn sentence
   const trainer = liveTraining({
     components: () => smallParts(state.values), seed: () => state.values.seed, names: smallName,
     changed: (now) => {
@@ -133,7 +139,7 @@ export async function mount({ root, below, side, state, studio }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole), route, words, picture, h("div", { class: "row" }, moving, saves(picture, () => "the model"), legend), total);
+  const body = h("div", {}, h("div", { class: "assembly-stage" }, stage, picture), h("div", { class: "row" }, back, whole, moving, saves(picture, () => "the model")), legend, total);
   root.append(body);
   below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))));
@@ -163,9 +169,8 @@ export async function mount({ root, below, side, state, studio }) {
   function drawPicture() {
     const { values } = state;
     const known = isTransformer(values) || values.task !== "translation";
-    const view = { values, there: present(values, count()), next: upcoming(values, count()), add: () => go(count() + 1), written: nextWord, counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
+    const view = { values, there: present(values, count()), next: upcoming(values, count()), newest: steps(values)[count() - 1]?.adds ?? [], reach, numbers: numbersFor(values), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
     assemblyPicture(picture, view);
-    if (!view.next && !nextWord && known) askWord();
     const near = nearest(presets, found.total);
     const drawn = drawnParameters(view);
     total.replaceChildren(facts(view.next ? [[`parameters so far${drawn === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawn)} of ${engineering(found.total)}`, "so-far"]] : [
@@ -175,14 +180,14 @@ export async function mount({ root, below, side, state, studio }) {
     ]));
   }
 
-  /** Ask a model for the word that comes out at the end. */
-  const askWord = live(body, (signal) => (placeNamed(studio, WRITER) ? call("translate", "alternatives", { model: WRITER, ...ASKED }, signal) : null), (answer) => {
-    const [best] = answer?.alternatives ?? [];
-    if (!best) return;
-    nextWord = `${best.word.replace(/\.$/, "")} ${Math.round(100 * best.probability)} %`;
+  /** Ask a model for what flows through the parts. */
+  const askNumbers = live(stage, (signal) => passOf(WRITER, signal), (answer) => {
+    numbers = answer;
     drawSteps();
-    drawPicture();
+    if (found) drawPicture();
   });
+  /** The numbers, where they are those of the parts that are drawn. */
+  const numbersFor = ({ task }) => (task === "translation" && isTransformer(state.values) && !leftOut(state.values).length ? numbers : null);
 
   function drawSteps() {
     const all = steps(state.values);
@@ -194,31 +199,14 @@ export async function mount({ root, below, side, state, studio }) {
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
     moving.hidden = still || at === 0;
-    legend.replaceChildren(...[moving.hidden ? "" : "Mixed colours: words that met. Frame: worked on alone.",
-      at && isTransformer(state.values) ? h("span", { class: "sized" }, "Sizes: words × channels; of attention heads × queries × keys.") : "",
-      next || !nextWord || leftOut(state.values).length || state.values.task !== "translation" || !isTransformer(state.values) ? "" : `${nextWord}: computed by ${WRITER}, a small translator of these parts.`].flatMap((each) => [each, " "]));
+    legend.replaceChildren(...[numbersFor(state.values) && at ? `Strips: real vectors of ${WRITER}, a small translator of these parts (first blocks, 12 numbers).` : "", moving.hidden ? "" : "Mixed colours: words that met.",
+      at && isTransformer(state.values) ? h("span", { class: "sized" }, "Sizes: words × channels; of attention heads × queries × keys.") : ""].flatMap((each) => [each, " "]));
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
-    drawRoute(all, at);
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
-    words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), next ? h("p", {}, `${does} `, h("strong", {}, missing)) : "");
+    words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), ...(next ? [h("p", {}, does), h("p", {}, h("strong", {}, missing))] : []));
+    nextWords.replaceChildren(...(!next && numbersFor(state.values) ? [h("p", { class: "translated" }, `${SENTENCE.join(" ")} → ${WRITTEN.slice(1).join(" ")} `, h("strong", {}, numbers.words[0].label)), labelBars(numbers.words)] : []));
     off.replaceChildren(...lost.map((name) => h("p", { class: "lost" }, TOGGLES[name].lost)), next || !lost.length || !recorded ? "" : written(lost));
-  }
-
-  /** The steps in their order: those of one part of the model, and a button for each other part, which unfolds it. */
-  function drawRoute(all, at) {
-    const focused = document.activeElement?.dataset;
-    const open = unfolded ?? (all[at] ?? all.at(-1)).group;
-    const chip = (name, is, press, own) => h("li", {}, h("button", { type: "button", class: is.passed ? "passed" : is.next ? "next" : null, "aria-current": is.here ? "step" : null, onclick: press, ...own }, name));
-    const groups = [...new Set(all.map((each) => each.group))].map((group) => all.map((each, step) => ({ ...each, step })).filter((each) => each.group === group));
-    map.replaceChildren(...groups.flatMap((own) => (own[0].group === open
-      ? own.map(({ name, step }) => chip(name, { passed: step < at, next: step === at, here: step === at - 1 }, () => go(step + 1 === at ? step : step + 1), { "data-step": step, "aria-pressed": String(step < at) }))
-      : [chip(`${own[0].group} ▸`, { passed: own.at(-1).step < at, here: own.some(({ step }) => step === at - 1) }, () => {
-        unfolded = own[0].group;
-        drawRoute(all, at);
-        map.querySelector(`[data-step="${own[0].step}"]`).focus();
-      }, { "aria-expanded": "false", "data-group": own[0].group })])));
-    if (focused?.step !== undefined) map.querySelector(`[data-step="${focused.step}"]`)?.focus();
   }
 
   /** What the recorded runs without these parts write for a line that they get wrong, where there is one. */
@@ -288,7 +276,6 @@ export async function mount({ root, below, side, state, studio }) {
     fields.experts.hidden = !blocks || !num_experts;
   };
   state.watch((_, changed) => {
-    if (changed.includes("parts")) unfolded = null;
     complete();
     const { values } = state; // with what was completed
     const heads = values.family === "blocks" ? fitting(values, known) : values.num_heads;
@@ -316,6 +303,7 @@ export async function mount({ root, below, side, state, studio }) {
   arrange(state.values);
   drawSteps();
   ask();
+  if (placeNamed(studio, WRITER)) askNumbers();
 }
 
 /** Switches of what can be left out, above the other settings. */

@@ -12,6 +12,7 @@ const SHORT = " It trained no longer than for German, on eight times as many sen
 const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 /** What was varied, by what it is of. */
 const CHANGED = { "Size": ["layers", "width", "feed-forward", "big"], "Attention and positions": ["heads", "key width", "positions"], "Against learning by heart": ["dropout", "label smoothing"] };
+const TRAINED = ["this corpus only", "more text", "several tasks", "as a generator"]; // parsers of one colour had the same
 const KINDS = ["Transformer", "recurrent", "convolution", "mixture of experts"];
 
 export function mount({ root, state }) {
@@ -21,7 +22,7 @@ export function mount({ root, state }) {
   const variants = Object.keys(CHANGED).map((title) => figure(title));
   const changed = h("h2", {}, "One change at a time");
   const numbers = h("div", {});
-  const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
+  const parsing = figure("Quality of the trees", "Labelled F1 of constituency parsing, in brackets and by colour what else the system was trained on. The Transformer was hardly adapted to this task.");
   root.append(tabs(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), said, cost.element,
     folded("What is BLEU, and how much are two?", bleu),
     h("section", {}, changed, h("div", { class: "multiples" }, variants.map((each) => each.element)), folded("Perplexity and parameters", numbers)),
@@ -32,13 +33,13 @@ export function mount({ root, state }) {
     drawSystems(found.systems.filter((each) => each[state.values.pair]), state, cost, said);
     bleu.replaceChildren(...counted(found));
     const base = found.variants.find((each) => each.group === "base");
-    changed.textContent = `One change at a time: more or less than the base model's ${number(base.bleu)} BLEU on newstest2013 (above: newstest2014)`;
+    changed.textContent = `One change at a time: BLEU beside the base model's ${number(base.bleu)} (newstest2013)`;
     const rows = found.variants.filter((each) => each !== base).map((each) => ({ of: each.group, name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each.group === state.values.group, text: signed(each.bleu - base.bleu) }));
     const reach = [Math.min(...rows.map((row) => row.value)), Math.max(...rows.map((row) => row.value))];
-    Object.entries(CHANGED).forEach(([title, groups], i) => rankedBars(variants[i].host, rows.filter((row) => groups.includes(row.of)), { kept: true, reach, describe: `${title}: BLEU of variants, above or below that of the base model.` }));
+    Object.entries(CHANGED).forEach(([title, groups], i) => rankedBars(variants[i].host, rows.filter((row) => groups.includes(row.of)).map((row) => ({ ...row, colour: groups.indexOf(row.of) })), { kept: true, reach, describe: `${title}: BLEU of variants, above or below that of the base model.` }));
     numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], found.variants.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
       h("p", { class: "note" }, "Newstest2013, English to German. Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
-    rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own })),
+    rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own, colour: TRAINED.indexOf(each.trained) })),
       { label: "F1", dots: true, describe: `F1 of ${found.parsing.length} parsers.` });
   });
   state.watch(ask);

@@ -12,7 +12,8 @@ const LINE = "The children went to the"; // for a model that continues texts
 const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "grad_norm", "tokens_per_second"];
 const OPENED = USUAL.filter((name) => name !== "tokens_per_second");
 const EARLY = 0.4; // of a line: where all are read at first
-const ROW = 3; // charts side by side; the table of values stands below them
+const ROW = 3; // the large chart and two beside it; the table of values stands below them
+const LARGE = { min: 300, max: 440, small: 178 }; // heights of the first chart, and of those beside it
 
 /**
  * What a page opens with: the runs of the person, or else those of the package that are there to be compared; with
@@ -208,7 +209,7 @@ function curvesOf(state) {
   const body = h("div", {});
   const grid = h("div", { class: "multiples" });
   const told = h("p", { class: "sentence", role: "status" });
-  const dashes = h("div", {});
+  const dashes = h("div", { class: "chart-row" });
 
   const places = new Map();
   let [answer, pointed] = [null, false];
@@ -223,7 +224,7 @@ function curvesOf(state) {
   const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
   const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
   const hint = h("p", { class: "hint", title: "On a chart that you have clicked, the wheel and the keys + and − zoom, Shift with an arrow key moves on." }, "Or drag over a chart; a double click shows the whole.");
-  body.append(told, h("div", { class: "chart-row" }, buttons, dashes, hint), grid);
+  body.append(told, dashes, grid, h("div", { class: "chart-row" }, buttons, hint));
 
   const part = {
     /** Lift the curves of a run in every chart; of none without a name. */
@@ -245,17 +246,20 @@ function curvesOf(state) {
       elements.splice(ROW, 0, values.element);
       if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
       const rows = new Map();
+      const roomy = matchMedia("(min-width: 1200px)").matches; // as in the style sheet
       for (const name of shown) {
+        const first = name === shown[0]; // the figure that counts is read first
+        places.get(name).element.classList.toggle("main", first);
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
-        if (name === shown[0]) dashes.replaceChildren(legendOf([...new Map(lines.filter(({ rest }) => rest).map(({ rest, dashed }) => [rest, { name: rest, dashed, colour: "var(--ink)" }])).values()]));
+        if (first) dashes.replaceChildren(legendOf([...new Map(lines.filter(({ rest }) => rest).map(({ rest, dashed }) => [rest, { name: rest, dashed, colour: "var(--ink)" }])).values()]));
         for (const line of lines.filter(({ row, points }) => row && points.length)) rows.set(line.row, { name: line.row, run: line.run, line: rows.get(line.row)?.line ?? line, lines: { ...rows.get(line.row)?.lines, [name]: line } });
         const log = logy === "" ? name !== "lr" && isFarApart(lines) : logy === "1";
-        const thick = name === shown[0] && lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run." : "";
+        const thick = first && lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run." : "";
         places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : thick;
         lineChart(places.get(name).host, {
-          series: lines, legend: false, ends: lines.some((each) => each.label), linked, height: shown.length === 1 ? 370 : 240, left: shown.length === 1 ? undefined : 48, quiet: true,
+          series: lines, legend: false, ends: lines.some((each) => each.label), linked, height: first ? (roomy ? LARGE.max : LARGE.min) : roomy ? LARGE.small : 240, left: shown.length === 1 ? undefined : 48, quiet: true,
           lift: (run) => part.lift(run),
-          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? `${figureName(name)}${log ? ", logarithmic" : ""}` : log ? "logarithmic" : "", log },
+          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: first ? `${figureName(name)}${log ? ", logarithmic" : ""}` : log ? "logarithmic" : "", log },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
           empty: "None of the chosen runs has written this figure.",
         });
