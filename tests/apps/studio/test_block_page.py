@@ -86,13 +86,32 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     rows_of = [[f"+ {name}", "= sum", "after the norm"] for name in added]
     assert names == ["stream in", *(name for rows in rows_of for name in rows)]
     vectors = {key: part.vectors[1] for key, part in parts.items() if part.vectors is not None}
-    channel = int(np.abs(vectors["self.output"][:32]).argmax())
+    channel = int(np.abs(vectors["self.output"][:6]).argmax())
     start, plus, total = (vectors[k][channel] for k in ("input", "self.output", "self.sum"))
     assert start + plus == pytest.approx(total, abs=1e-5)
     sign = "+" if plus >= 0 else "−"
-    first = f"{visit.shown(float(start), 3)} {sign} {visit.shown(abs(float(plus)), 3)} = "
-    told = f"Channel {channel + 1}, framed: {first}{visit.shown(float(total), 3)};"
-    assert visit.fact("channel-sum").startswith(told)
+    assert page.locator(".lane-channel").text_content() == f"channel {channel + 1}"
+    numbers = page.locator(".addition-number").all_text_contents()
+    assert numbers[:3] == [
+        visit.shown(float(start), 3),
+        f"{sign} {visit.shown(abs(float(plus)), 3)}",
+        f"= {visit.shown(float(total), 3)}",
+    ]
+    # Its lines are the shares of the first head: back in its own text, to all of the source.
+    lines = page.locator(".lane-line[data-share]").evaluate_all(
+        "all => all.map(x => x.dataset.share)"
+    )
+    shares = [*vectors["self.weights"][:2], *vectors["cross.weights"]]
+    assert [*map(float, lines)] == pytest.approx([*map(float, shares)], abs=1e-4)
+    # Arrow keys go to another cell, and Enter follows its word.
+    page.locator(".lanes").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    visit.until("location.search.includes('word=2')")
+    word = page.locator(".lane-word.own title").text_content()
+    assert word == parts["input"].tokens[2].replace("\u2581", "·")
+    page.go_back()
+    visit.until("!location.search.includes('word=2')")
 
     # What it does stands in each sub-layer's band; each vector has a bar, that of the word its own.
     titles = page.locator(".band-title").all_text_contents()

@@ -2,7 +2,7 @@
 
 import { call, live } from "./api.js";
 import { choice, text } from "./controls.js";
-import { figure, folded, h, number, section } from "./dom.js";
+import { figure, folded, foldedSection, h, number } from "./dom.js";
 import { facts } from "./draw/facts.js";
 import { scatterChart } from "./draw/scatter.js";
 import { placesOf } from "./subject.js";
@@ -22,8 +22,14 @@ export const contextDefaults = (studio) => ({
 /** The number of each sentence's group: a blank line parts them. */
 const groupsOf = (lines) => lines.trim().split(/\n\s*\n/).flatMap((group, i) => group.split("\n").filter((line) => line.trim()).map(() => i));
 
-/** The section; its settings begin with c, so that they stand beside those of its page. */
+/** The section, which asks when it is opened; its settings begin with c, so that they stand beside those of its page. */
 export function contexts(state, studio) {
+  const fold = foldedSection("One word in several sentences: attention brings in its neighbours", () => opened(state, studio));
+  fold.open = state.differs(["cword", "csentences", "cmodel", "cdepth"]);
+  return fold;
+}
+
+function opened(state, studio) {
   const models = placesOf(studio, KINDS);
   const picture = figure("Vectors of the word, one for each sentence",
     "Along the two directions in which they differ most. Before the first block the word has one vector in all sentences; attention brings in its neighbours, and may part the two senses.");
@@ -61,9 +67,8 @@ export function contexts(state, studio) {
     else if (changed.includes("cdepth")) draw();
   });
   ask();
-  return section("One word in several sentences: attention brings in its neighbours",
-    body, folded("Choose the word, its sentences and the block", h("div", { class: "panel" },
-      models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
-      text(state, "cword", { label: "Word" }), depth,
-      text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));
+  return h("div", {}, body, folded("Choose the word, its sentences and the block", h("div", { class: "panel" },
+    models.length > 1 ? choice(state, "cmodel", { label: "Model for this picture", options: models.map((place) => place.name) }) : null,
+    text(state, "cword", { label: "Word" }), depth,
+    text(state, "csentences", { label: "Sentences with it", rows: 9, hint: "3 to 16, a line each. A blank line begins a group with a colour of its own." }))));
 }

@@ -154,6 +154,9 @@ function streamNote(boxes) {
 
 const MEETS = { all: () => true, back: (i, j) => i <= j, own: (i, j) => i === j };
 
+/** Whether a band of this kind brings the first word to the second. */
+export const meet = (mixes, from, to) => MEETS[mixes](from, to);
+
 /** Words that are joined with one another, with those after them, or each with itself alone. */
 function sign(x, y, mixes) {
   const at = Array.from({ length: SIGN.words }, (_, i) => x + i * SIGN.step);
