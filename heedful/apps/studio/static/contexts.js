@@ -19,6 +19,14 @@ export const contextDefaults = (studio) => ({
   cword: "bank", csentences: SENTENCES.join("\n"), cmodel: KINDS.flatMap((kind) => placesOf(studio, [kind]))[0]?.name ?? "", cdepth: -1,
 });
 
+const NARROW = 520; // pixels: less has no room for eight sentences
+
+/** The words of a sentence that at most one other has. */
+function ownWords(sentences, i) {
+  const [words, others] = [sentences[i].split(" "), sentences.map((each) => new Set(each.split(" ")))];
+  return words.filter((word) => others.filter((each) => each.has(word)).length <= 2).join(" ") || sentences[i];
+}
+
 /** The number of each sentence's group: a blank line parts them. */
 const groupsOf = (lines) => lines.trim().split(/\n\s*\n/).flatMap((group, i) => group.split("\n").filter((line) => line.trim()).map(() => i));
 
@@ -48,8 +56,9 @@ function opened(state, studio) {
     const cosine = (words, values, name) => [`cosine of ${words}`, values.length ? number(mean(values), 3) : "–", name];
     numbers.replaceChildren(facts([...new Set(groups).size > 1 ? [cosine("two of one colour", pairs((same) => same), "context-same"), cosine("two of different colours", pairs((same) => !same), "context-other")]
       : [cosine("two of them, mean", pairs(() => true), "context-cosine")], ["after block", `${at} of ${last}`, "context-depth"]]));
+    const narrow = picture.host.clientWidth < NARROW;
     scatterChart(picture.host, {
-      points: points.map(([x, y], i) => ({ group: groups[i], name: shown.sentences[i].length > 48 ? `${shown.sentences[i].slice(0, 47)}…` : shown.sentences[i], x, y })),
+      points: points.map(([x, y], i) => ({ group: groups[i], ...(narrow ? { short: [ownWords(shown.sentences, i)] } : {}), name: shown.sentences[i].length > 48 ? `${shown.sentences[i].slice(0, 47)}…` : shown.sentences[i], x, y })),
       x: { label: "first direction" }, y: { label: "second direction" },
       describe: `Vectors of the word “${state.values.cword}” in ${points.length} sentences, after block ${at} of ${last}.`,
     });
