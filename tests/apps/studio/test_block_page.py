@@ -120,8 +120,10 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
         "Cross-attention: the source",
         "Feed-forward: word by word",
     ]
-    signs = page.locator(".band-sign")
-    assert signs.count() == 10 + 16 + 4  # back alone, to all, and of each word alone
+    count, of_source = page.locator(".lane-box").count(), len(parts["cross.memory"].tokens)
+    assert 10 < count < len(parts["input"].tokens)  # as many words as have room
+    back = count * (count + 1) // 2  # of each word to itself and those before it
+    assert page.locator(".lane-line").count() == back + count * of_source + count
     sizes = parts["self.output"].sizes
     output = page.locator("[data-part='self.output']")
     assert output.locator(".bar").count() == len(sizes)

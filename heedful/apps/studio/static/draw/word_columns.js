@@ -3,7 +3,7 @@
 
 import { number, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
-import { isMark, meet } from "./flow.js";
+import { isMark } from "./flow.js";
 import { shownPiece } from "./links.js";
 import { largest } from "./strip.js";
 
@@ -12,6 +12,7 @@ const CHANNELS = 6; // so few that each can be seen and pointed at
 const [ROOM, WIDEST] = [26, 76]; // pixels of a word, at least and at most
 const [HEAD, GAP, LABEL] = [20, 4, 14];
 const BANDS = { all: 62, back: 62, own: 32 };
+const MEETS = { all: () => true, back: (from, to) => from <= to };
 const TOLD = 0.05; // shares from here on are written
 const CLOSE = 34; // pixels of a word: where it has less, the largest share alone is written
 const FULL = 0.97; // of the numbers are below a full colour: a few huge ones would leave the others pale
@@ -42,7 +43,7 @@ export function streamRows(parts) {
 
 /**
  * Draw the columns.
- * @param picture {rows, parts, bands: as of `flowPicture`, word: the one that is followed, choose: called with a word}
+ * @param picture {rows, parts, bands: as of `flowPicture`, with mixes: which words meet, as in MEETS, word: the one that is followed, choose: called with a word}
  */
 export function columnsPicture(host, picture) {
   let at = null; // {word, channel} whose numbers stand at the right
@@ -179,7 +180,7 @@ function bandPicture(band, { y, high, wide, left, end, step, middle, words, foll
       s("rect", { class: "lane-box", x: middle(k) - Math.min(14, step / 2 - 4), y: (top + bottom) / 2 - 6, width: Math.min(28, step - 8), height: 12, rx: 3 })])];
   }
   const line = (x, to, weight, own) => s("path", { class: `lane-line${own ? " own" : ""}`, d: `M${x} ${top}C${x} ${(top + bottom) / 2} ${middle(to)} ${(top + bottom) / 2} ${middle(to)} ${bottom}`, "stroke-width": own ? 1 + 8 * weight : 1, ...(own && source.weights ? { "stroke-opacity": 0.3 + 0.7 * weight, "data-share": weight } : {}) });
-  const meets = (index, i) => source.names || meet(mixes, index, i);
+  const meets = (index, i) => source.names || MEETS[mixes](index, i);
   const share = (i, index) => source.weights?.[i]?.[index] ?? 0;
   const lines = words.flatMap((i, k) => (k === followed ? [] : source.from.filter(({ index }) => meets(index, i)).map(({ x }) => line(x, k, 0, false))));
   const own = source.from.filter(({ index }) => meets(index, word)).map(({ index, x }) => line(x, followed, share(word, index), true));

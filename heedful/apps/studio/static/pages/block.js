@@ -203,7 +203,7 @@ function walk(state) {
 
 function followed(host, side, state, second) {
   const sentence = h("p", { class: "sentence note" });
-  const lesson = figure("The block", "A column is a word: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1.");
+  const lesson = figure("The block");
   const picture = figure("Its parts, one by one");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
   const words = h("div", {});
@@ -247,7 +247,8 @@ function followed(host, side, state, second) {
     const rows = streamRows(found.parts);
     lesson.element.hidden = rows === null;
     if (rows === null) return;
-    lesson.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}: “${spokenPiece(tokens[word])}” and ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels`;
+    lesson.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
+    lesson.words.textContent = `A column is a word, with ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1.`;
     columnsPicture(lesson.host, { rows, parts: found.parts, bands, word, choose: (to) => state.set({ word: to }, { step: true }) });
   };
 }
