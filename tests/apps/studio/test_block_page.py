@@ -203,6 +203,17 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     before, after = (visit.shown(float(parts[k].sizes[2]), 3) for k in ("input", "self.sum"))
     assert f"length {before} becomes {after}" in told_of["self.sum"]
 
+    # A word that is chosen goes down its rows, but not for who wants no motion.
+    moving = "document.querySelector('.lanes').getAnimations({ subtree: true }).length"
+    page.locator(".word-row button").nth(1).click()
+    visit.until("location.search.includes('word=1')")
+    assert page.evaluate(moving) == 0
+    page.emulate_media(reduced_motion="no-preference")
+    page.locator(".word-row button").nth(2).click()
+    visit.until(f"{moving} > 0")
+    visit.until(f"{moving} === 0")
+    page.emulate_media(reduced_motion="reduce")
+
 
 def test_stream(visit: Any, given: Any) -> None:
     page = visit.open("block?model=learned&text=the+cat+sat&stack=decoder")

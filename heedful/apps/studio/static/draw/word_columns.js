@@ -1,7 +1,7 @@
 // A block as columns, one for each word: lines cross where attention mixes them, and stay in a column
 // in the feed-forward network; what both bring is added to the stream, row by row, in numbers.
 
-import { number, s } from "../dom.js";
+import { isStill, number, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { isMark } from "./flow.js";
 import { shownPiece } from "./links.js";
@@ -15,6 +15,7 @@ const BANDS = { all: 62, back: 62, own: 32 };
 const MEETS = { all: () => true, back: (from, to) => from <= to };
 const TOLD = 0.05; // shares from here on are written
 const CLOSE = 34; // pixels of a word: where it has less, the largest share alone is written
+const PACE = 320; // milliseconds from row to row, as a word goes down
 const FULL = 0.97; // of the numbers are below a full colour: a few huge ones would leave the others pale
 const EXACT = 0.01; // of the largest number: sums that are scaled or normed on the way are not drawn as sums
 const NAMES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward" };
@@ -48,6 +49,17 @@ export function streamRows(parts) {
 export function columnsPicture(host, picture) {
   let at = null; // {word, channel} whose numbers stand at the right
   redrawn(host, () => draw(host, picture, at, (now) => (at = now)));
+  if (!isStill() && host.word !== picture.word) flowDown(host);
+  host.word = picture.word;
+}
+
+/** Let the word go down its rows: lines grow into it, then its vector of the row comes. */
+function flowDown(host) {
+  const own = host.querySelectorAll(".lane-line.own");
+  const timing = (row) => ({ delay: row * PACE, duration: 1.5 * PACE, fill: "backwards", easing: "ease-out" });
+  for (const line of own) line.animate([{ strokeDasharray: "0 900" }, { strokeDasharray: "900 0" }], timing(Number(line.dataset.row)));
+  for (const cell of host.querySelectorAll(".lane-cell")) cell.animate([{ opacity: 0.12 }, { opacity: 1 }], timing(Number(cell.dataset.row)));
+  host.querySelectorAll(".addition-number").forEach((figure, i) => figure.animate([{ opacity: 0 }, { opacity: 1 }], timing(i)));
 }
 
 /** The words that have room: all, or those that the followed one looks at most. */
@@ -81,13 +93,13 @@ function draw(host, picture, before, keep) {
     if (place) {
       const source = sourceOf(parts, place, words, middle, { left, end });
       const high = BANDS[bands.get(place)?.mixes ?? "own"] + (source.names ? LABEL : 0) + (wide ? 0 : LABEL);
-      drawn.push(...bandPicture(bands.get(place), { y, high, wide, left, end, step, middle, words, followed, word, source }));
+      drawn.push(...bandPicture(bands.get(place), { row: tops.length, y, high, wide, left, end, step, middle, words, followed, word, source }));
       y += high + GAP;
     }
     if (!wide) y += LABEL;
     tops.push(y);
     drawn.push(s("text", { class: `addition${sign === "+" ? " added" : ""}`, x: wide ? 16 : left, y: wide ? y + (CHANNELS * CELL) / 2 + 4 : y - 4 }, `${sign} ${name}`.trim()),
-      ...words.flatMap((i, k) => vectors[i].map((value, j) => s("rect", { class: "lane-cell", x: middle(k) - cell / 2, y: y + j * CELL, width: cell, height: CELL - 0.6, fill: css(diverging(Math.max(-1, Math.min(1, value / most)))) }))));
+      ...words.flatMap((i, k) => vectors[i].map((value, j) => s("rect", { class: "lane-cell", "data-row": tops.length - 1, x: middle(k) - cell / 2, y: y + j * CELL, width: cell, height: CELL - 0.6, fill: css(diverging(Math.max(-1, Math.min(1, value / most)))) }))));
     y += CHANNELS * CELL + GAP;
   }
   const height = y;
@@ -169,17 +181,17 @@ function sourceOf(parts, place, words, middle, { left, end }) {
 }
 
 /** A sub-layer: which words meet, and how much the followed one takes from each. */
-function bandPicture(band, { y, high, wide, left, end, step, middle, words, followed, word, source }) {
+function bandPicture(band, { row, y, high, wide, left, end, step, middle, words, followed, word, source }) {
   const mixes = band?.mixes ?? "own";
   const title = wide ? wrapped(band?.short ?? band?.title ?? "", 17) : [band?.short ?? band?.title ?? ""];
   const [top, bottom] = [y + (wide ? 0 : LABEL) + (source.names ? LABEL + 2 : 0), y + high - 2];
   const ground = s("rect", { class: "band", x: left - 2, y, width: end - left + 4, height: high, rx: 6 });
   const names = title.map((line, i) => s("text", { class: "lane-title", x: wide ? 16 : left + 2, y: wide ? y + high / 2 + 5 + 15 * (i - (title.length - 1) / 2) : y + 11 }, line));
   if (mixes === "own") {
-    return [ground, ...names, ...words.flatMap((_, k) => [s("path", { class: `lane-line${k === followed ? " own" : ""}`, d: `M${middle(k)} ${top}V${bottom}` }),
+    return [ground, ...names, ...words.flatMap((_, k) => [s("path", { class: `lane-line${k === followed ? " own" : ""}`, "data-row": row, d: `M${middle(k)} ${top}V${bottom}` }),
       s("rect", { class: "lane-box", x: middle(k) - Math.min(14, step / 2 - 4), y: (top + bottom) / 2 - 6, width: Math.min(28, step - 8), height: 12, rx: 3 })])];
   }
-  const line = (x, to, weight, own) => s("path", { class: `lane-line${own ? " own" : ""}`, d: `M${x} ${top}C${x} ${(top + bottom) / 2} ${middle(to)} ${(top + bottom) / 2} ${middle(to)} ${bottom}`, "stroke-width": own ? 1 + 8 * weight : 1, ...(own && source.weights ? { "stroke-opacity": 0.3 + 0.7 * weight, "data-share": weight } : {}) });
+  const line = (x, to, weight, own) => s("path", { class: `lane-line${own ? " own" : ""}`, "data-row": row, d: `M${x} ${top}C${x} ${(top + bottom) / 2} ${middle(to)} ${(top + bottom) / 2} ${middle(to)} ${bottom}`, "stroke-width": own ? 1 + 8 * weight : 1, ...(own && source.weights ? { "stroke-opacity": 0.3 + 0.7 * weight, "data-share": weight } : {}) });
   const meets = (index, i) => source.names || MEETS[mixes](index, i);
   const share = (i, index) => source.weights?.[i]?.[index] ?? 0;
   const lines = words.flatMap((i, k) => (k === followed ? [] : source.from.filter(({ index }) => meets(index, i)).map(({ x }) => line(x, k, 0, false))));
