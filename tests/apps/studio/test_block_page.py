@@ -86,13 +86,32 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     rows_of = [[f"+ {name}", "= sum", "after the norm"] for name in added]
     assert names == ["stream in", *(name for rows in rows_of for name in rows)]
     vectors = {key: part.vectors[1] for key, part in parts.items() if part.vectors is not None}
-    channel = int(np.abs(vectors["self.output"][:32]).argmax())
+    channel = int(np.abs(vectors["self.output"][:6]).argmax())
     start, plus, total = (vectors[k][channel] for k in ("input", "self.output", "self.sum"))
     assert start + plus == pytest.approx(total, abs=1e-5)
     sign = "+" if plus >= 0 else "−"
-    first = f"{visit.shown(float(start), 3)} {sign} {visit.shown(abs(float(plus)), 3)} = "
-    told = f"Channel {channel + 1}, framed: {first}{visit.shown(float(total), 3)};"
-    assert visit.fact("channel-sum").startswith(told)
+    assert page.locator(".lane-channel").text_content() == f"channel {channel + 1}"
+    numbers = page.locator(".addition-number").all_text_contents()
+    assert numbers[:3] == [
+        visit.shown(float(start), 3),
+        f"{sign} {visit.shown(abs(float(plus)), 3)}",
+        f"= {visit.shown(float(total), 3)}",
+    ]
+    # Its lines are the shares of the first head: back in its own text, to all of the source.
+    lines = page.locator(".lane-line[data-share]").evaluate_all(
+        "all => all.map(x => x.dataset.share)"
+    )
+    shares = [*vectors["self.weights"][:2], *vectors["cross.weights"]]
+    assert [*map(float, lines)] == pytest.approx([*map(float, shares)], abs=1e-4)
+    # Arrow keys go to another cell, and Enter follows its word.
+    page.locator(".lanes").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    visit.until("location.search.includes('word=2')")
+    word = page.locator(".lane-word.own title").text_content()
+    assert word == parts["input"].tokens[2].replace("\u2581", "·")
+    page.go_back()
+    visit.until("!location.search.includes('word=2')")
 
     # What it does stands in each sub-layer's band; each vector has a bar, that of the word its own.
     titles = page.locator(".band-title").all_text_contents()
@@ -101,8 +120,10 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
         "Cross-attention: the source",
         "Feed-forward: word by word",
     ]
-    signs = page.locator(".band-sign")
-    assert signs.count() == 10 + 16 + 4  # back alone, to all, and of each word alone
+    count, of_source = page.locator(".lane-box").count(), len(parts["cross.memory"].tokens)
+    assert 10 < count < len(parts["input"].tokens)  # as many words as have room
+    back = count * (count + 1) // 2  # of each word to itself and those before it
+    assert page.locator(".lane-line").count() == back + count * of_source + count
     sizes = parts["self.output"].sizes
     output = page.locator("[data-part='self.output']")
     assert output.locator(".bar").count() == len(sizes)
@@ -181,6 +202,17 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     assert f"“{best.strip('·')}” {100 * row.max():.0f} %" in told_of["cross.weights"]
     before, after = (visit.shown(float(parts[k].sizes[2]), 3) for k in ("input", "self.sum"))
     assert f"length {before} becomes {after}" in told_of["self.sum"]
+
+    # A word that is chosen goes down its rows, but not for who wants no motion.
+    moving = "document.querySelector('.lanes').getAnimations({ subtree: true }).length"
+    page.locator(".word-row button").nth(1).click()
+    visit.until("location.search.includes('word=1')")
+    assert page.evaluate(moving) == 0
+    page.emulate_media(reduced_motion="no-preference")
+    page.locator(".word-row button").nth(2).click()
+    visit.until(f"{moving} > 0")
+    visit.until(f"{moving} === 0")
+    page.emulate_media(reduced_motion="reduce")
 
 
 def test_stream(visit: Any, given: Any) -> None:

@@ -287,7 +287,10 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     page = sight.open("steps?mask=causal")
     stages = page.locator(".stage-row button")
     names = ["Queries, keys, values", "q · k", "× scale", "Mask", "Softmax", "Weighted sum"]
-    assert stages.all_inner_texts() == names
+    named = "all => all.map((each) => each.lastElementChild.textContent)"
+    assert stages.evaluate_all(named) == names
+    words = page.locator(".stage-row .mini-word")
+    assert words.all_text_contents() == ["it"] * len(names)  # whose row it is
     assert stages.nth(4).locator(".mini-hidden").count() == 3  # of a triangle of three words
     stages.nth(4).click()
     page.get_by_role("heading", name="5. Softmax").wait_for()
@@ -295,10 +298,11 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     page.get_by_role("button", name="A word in a model").click()
     sight.idle()
     sight.until("document.querySelectorAll('.stage-row button').length === 5")
-    assert stages.all_inner_texts() == [name for name in names if name != "Mask"]
+    assert stages.evaluate_all(named) == [name for name in names if name != "Mask"]
+    assert words.all_text_contents() == ["it"] * 5
     assert stages.nth(3).get_attribute("aria-current") == "step"
     rows = page.locator(".word-row button").count()
-    assert stages.nth(1).locator("rect:not(.mini-frame)").count() == rows  # a score for each word
+    assert stages.nth(1).locator("rect:not([class])").count() == rows  # a score for each word
     # An address of a step that there is not becomes that of the step that is shown: without a bias
     # the scores as scaled, without a mask the softmax.
     for stage, shown in ((3, 2), (4, 5)):
@@ -323,6 +327,8 @@ def test_another_part_is_chosen(sight: Any) -> None:
 
 def test_the_two_senses_have_colours_and_lie_apart(sight: Any) -> None:
     page = sight.open("block")
+    assert page.locator(".spot").count() == 0  # nothing is asked for it before it is opened
+    page.get_by_text("One word in several sentences").click()
     dots = page.locator(".spot")
     dots.first.wait_for()
     places = page.evaluate("""

@@ -252,6 +252,11 @@ def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any, at: s
     moving.locator("#written button").nth(2).wait_for()
 
 
+def test_a_box_is_opened_in_a_model_of_one_stack_too(look: Any) -> None:
+    page = look.open(f"tour?model=lm&text={URL}&open=encoder.self&block=0")
+    page.locator(".model-inside").wait_for()
+
+
 UNSEEN = """() => [...document.querySelectorAll("[data-at], .way-flight")]
   .filter((each) => getComputedStyle(each).opacity !== "1").length"""
 
@@ -522,6 +527,32 @@ def test_a_number_shows_what_it_is_made_of(look: Any) -> None:
     assert product == [[], [], ["8"]]
     page.locator(".made tbody tr").nth(1).locator("td").nth(2).click()
     look.until("location.search.includes('query=2')")
+
+
+def test_numbers_come_together_after_a_step(look: Any) -> None:
+    page = look.open("steps")
+    page.evaluate(COUNT_FLYING)
+    go_on = page.get_by_role("button", name="Next step")
+    go_on.click()
+    page.wait_for_timeout(500)
+    assert page.evaluate("() => window.flying") == 0
+    page.emulate_media(reduced_motion="no-preference")
+    go_on.click()
+    go_on.click()
+    go_on.click()
+    page.wait_for_function("() => window.flying >= 2 * (3 + 3)")  # two sums of three weights
+    page.wait_for_function("() => !document.querySelector('.flying')")
+    page.emulate_media(reduced_motion="reduce")
+
+
+# Numbers that fly to what they become.
+COUNT_FLYING = """() => {
+  window.flying = 0;
+  new MutationObserver((changes) => {
+    const added = changes.flatMap(({ addedNodes }) => [...addedNodes]);
+    window.flying += added.filter(({ className }) => className === "flying").length;
+  }).observe(document.querySelector("main") ?? document.body, { childList: true, subtree: true });
+}"""
 
 
 def test_queries_are_made_of_tokens(look: Any) -> None:

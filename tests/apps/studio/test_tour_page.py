@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from heedful import inspect
 from heedful.apps.studio.app import build_app
+from heedful.apps.studio.pages.tour_page import SHOWN_CHANNELS
 from heedful.apps.studio.workspace import Workspace
 from heedful.pretrained.catalogue import models_at_hand
 
@@ -36,7 +37,8 @@ def test_the_tensors_are_those_of_the_model(client: TestClient, given: Any, name
     for part in ("query", "key", "value", "context", "scores", "weights"):
         expected = own[f"encoder.0.self.{part}"][0, 1]
         np.testing.assert_allclose(np.array(way[part], float), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(way["embedding"], own["encoder.embedding"][0], rtol=1e-5)
+    embedding = own["encoder.embedding"][0, :, :SHOWN_CHANNELS]
+    np.testing.assert_allclose(way["embedding"], embedding, rtol=1e-5)
     np.testing.assert_allclose(way["after"][way["layer"]], way["output"])
     inner = own["encoder.0.feedforward.inner"][0]
     assert way["inner_width"] == inner.shape[1]
@@ -132,6 +134,16 @@ def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:
     assert len(shown) == weights.shape[1]
     large = [i for i, value in enumerate(weights[2]) if value > 1e-3]  # others have powers of ten
     assert [shown[i] for i in large] == [visit.shown(float(weights[2, i]), 2) for i in large]
+    # A cell that is pointed at shows its number, in the followed row too.
+    label = page.locator(".cell-label")
+    assert not label.is_visible()
+    for row in (1, 2):
+        page.locator(f"[data-at='weight:{row}:0']").hover()
+        words = f"{TEXT.split()[row]} → the: {visit.shown(float(weights[row, 0]), 3)}"
+        assert label.text_content() == words
+        assert label.is_visible()
+    page.locator(".told").hover()
+    assert not label.is_visible()
 
 
 def test_a_word_is_chosen(visit: Any) -> None:

@@ -20,9 +20,9 @@ from heedful.pipelines.encoder_input import MASK
 LONGEST = 300
 """Maximum number of characters of a text, since the drawing has a column for each token."""
 MOST_PIECES = 20
-SHOWN_CHANNELS = 32
+SHOWN_CHANNELS = 12
 """Number of drawn channels of a vector; the drawing states the full number."""
-SHOWN_INNER = 64
+SHOWN_INNER = 48
 """Number of drawn neurons of the feed-forward network; they have the largest activations."""
 CANDIDATES = 10
 MOST_CHOSEN = 64

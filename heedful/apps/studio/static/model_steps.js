@@ -2,7 +2,7 @@
 
 import { call, live } from "./api.js";
 import { choice, more } from "./controls.js";
-import { folded, h, number, table } from "./dom.js";
+import { folded, h, isStill, number, table } from "./dom.js";
 import { barChart } from "./draw/bars.js";
 import { series } from "./draw/colours.js";
 import { shownPiece, spokenPiece } from "./draw/links.js";
@@ -41,6 +41,20 @@ export function inPlace(parts, values, names, there) {
 
 /** How a weight comes about: e to the power of a score less the highest, divided by the sum. */
 export const exponential = (score, highest, power, sum) => h("span", { class: "term" }, "e", h("sup", {}, `${number(score, 3)} − ${highest < 0 ? `(${number(highest, 3)})` : number(highest, 3)}`), ` ÷ ${number(sum)} = `, power, ` ÷ ${number(sum)}`);
+
+const ARRIVAL = 420; // milliseconds in which a line's result is there
+
+/** Let the lines of sums arrive one after another: the terms light up, then their result slides out of them. */
+export function arrive(host) {
+  const lines = isStill() ? [] : [...host.querySelectorAll(".reached .sums tr")];
+  const pace = Math.min(160, 1600 / Math.max(1, lines.length));
+  lines.forEach((line, i) => {
+    const timing = { delay: i * pace, duration: ARRIVAL, fill: "backwards", easing: "ease-out" };
+    const [terms, result] = [line.querySelector("td"), line.querySelector("strong")];
+    terms.animate([{ background: "transparent" }, { background: "var(--tint)" }, { background: "transparent" }], timing);
+    result.animate([{ opacity: 0, translate: "-5rem 0" }, { opacity: 0.3, translate: "-3rem 0" }, { opacity: 1, translate: "0 0" }], timing);
+  });
+}
 
 /**
  * Lines of a sum: a name, how it comes about, what it comes to.
@@ -117,11 +131,15 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
     body,
     has,
     inShort: () => (last ? stagesInShort(last, names) : []),
+    query: () => (last ? { word: spokenPiece(last.rows[last.row]), colour: last.row } : { word: "", colour: 0 }),
     /** Heed that settings have changed. */
     changed(which) {
       if (which.length === 1) state.set(begun(which[0]));
       second.arrange();
-      if (last && which.every((name) => name === "stage" || name === "all")) show();
+      if (last && which.every((name) => name === "stage" || name === "all")) {
+        show();
+        if (which.includes("stage")) arrive(told);
+      }
       else ask();
     },
   };
@@ -129,8 +147,8 @@ export function followed(state, studio, { names, stagesOf, arrived }) {
 
 /** The numbers of each stage as small matrices, a row for each key. */
 function stagesInShort(found, names) {
-  const [first, column] = [(vector) => vector.slice(0, SHORT.channels), (of, more = {}) => [{ values: found.keys.map((key) => [of(key)]), cell: SHORT.number, followed: false, ...more }]];
-  const vectors = (of) => ({ values: found.keys.map((key) => first(of(key))), cell: SHORT.cell, followed: false });
+  const [first, column] = [(vector) => vector.slice(0, SHORT.channels), (of, more = {}) => [{ values: found.keys.map((key) => [of(key)]), cell: SHORT.number, followed: "column", ...more }]];
+  const vectors = (of) => ({ values: found.keys.map((key) => first(of(key))), cell: SHORT.cell, followed: null });
   const hidden = found.keys.map(({ score }) => [score === null]);
   const biased = (key) => key.scaled + (key.bias ?? 0);
   return [[{ values: [first(found.query)], cell: SHORT.cell }, vectors((key) => key.vector), vectors((key) => key.value)], column((key) => key.raw), column((key) => key.scaled), column(biased),

@@ -10,14 +10,13 @@ const BOX = { height: 27, gap: 11, stream: 196, between: 26, side: 8, head: 25, 
 const BAR = { step: 6, most: 40, least: 1.8 }; // pixels of a token, bars of a box, pixels of the narrowest
 const [VALUE, SHARE] = [42, 34]; // pixels of a number, and more for a word beside it
 const NAMED = 200; // pixels of a box: a narrower one has the share alone
-const SIGN = { words: 4, step: 13, height: 15 };
 
 /** Whether a piece is no word: an end, another special token, or a full stop. Models keep huge vectors there. */
 export const isMark = (piece) => /^(<.*>|\[.*\])$/u.test(piece) || !/[\p{L}\p{N}]/u.test(piece);
 
 /**
  * Draw a block.
- * @param picture {parts, names and says: by key, bands: place → {title, short: for a narrow drawing, mixes: which words meet, as in MEETS}, chosen: a key, choose: called with a key, word: a token's index, describe}
+ * @param picture {parts, names and says: by key, bands: place → {title, short: for a narrow drawing}, chosen: a key, choose: called with a key, word: a token's index, describe}
  */
 export function flowPicture(host, picture) {
   redrawn(host, () => draw(host, picture));
@@ -86,10 +85,9 @@ function draw(host, { parts, names, says, bands: titles, chosen, choose, word, d
   svg.append(s("defs", {}, s("marker", { id: "flow-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" },
     s("path", { class: "tip", d: "M0 0L8 4L0 8z" }))));
   const roomy = width - left > 300;
-  for (const { from, to, title, short = title, mixes } of bands) {
+  for (const { from, to, title, short = title } of bands) {
     svg.append(s("rect", { class: "band", x: left - 7, y: from, width: width - left + 6, height: to - from, rx: 9 }),
       s("text", { class: "band-title", x: left + 2, y: from + 18 }, roomy ? title : short));
-    if (roomy) svg.append(...sign(width - 14 - SIGN.step * (SIGN.words - 1), from + 6, mixes));
   }
   for (const part of parts) {
     for (const key of part.reads) {
@@ -150,15 +148,6 @@ function streamNote(boxes) {
   const middle = (boxes[below - 1].y + BOX.height + boxes[below].y) / 2;
   return ["the stream:", "a vector for each", "word, which runs", "past the parts"].map((line, i) =>
     s("text", { class: `stream-note${i ? "" : " first"}`, x: boxes[0].middle + 12, y: middle + 16 * (i - 1) }, line));
-}
-
-const MEETS = { all: () => true, back: (i, j) => i <= j, own: (i, j) => i === j };
-
-/** Words that are joined with one another, with those after them, or each with itself alone. */
-function sign(x, y, mixes) {
-  const at = Array.from({ length: SIGN.words }, (_, i) => x + i * SIGN.step);
-  return [...at.flatMap((from, i) => at.filter((_, j) => MEETS[mixes](i, j)).map((to) => s("path", { class: "band-sign", d: `M${from} ${y}L${to} ${y + SIGN.height}` }))),
-    ...at.flatMap((middle) => [y, y + SIGN.height].map((cy) => s("circle", { class: "band-dot", cx: middle, cy, r: 2.2 })))];
 }
 
 /** The lengths of the tokens' vectors, a bar each in the order of the text, before the number at the right end; marks are broken where they are longer. */

@@ -1,6 +1,6 @@
 // Matrices as tables: numbers to read, shaded by their size.
 
-import { h, number } from "../dom.js";
+import { h, inSteps, isStill, number } from "../dom.js";
 import { css, diverging, ink, redrawn, sequence, series } from "./colours.js";
 
 const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
@@ -60,7 +60,42 @@ export function equation(terms, { from, tell, choose, at, results = 1, crossed =
     });
   });
   redrawn(said, () => mark(...at)); // after the matrices, which lose their marks
-  return [h("div", { class: crossed ? "equation crossed" : "equation" }, parts), said];
+  const whole = h("div", { class: crossed ? "equation crossed" : "equation" }, parts);
+  let stop = () => {};
+  /** Let the numbers of the followed row come about: what each is made of lights up and flies into it. */
+  whole.play = () => {
+    // A matrix is drawn again once it is laid out.
+    if (!isStill()) requestAnimationFrame(() => requestAnimationFrame(come));
+  };
+  const come = () => {
+    const cells = made.flatMap((each, k) => rowsOf(each)[at[0]].map((cell, j) => ({ cell, j, k })));
+    const pace = Math.min(320, LONGEST / cells.length);
+    cells.forEach(({ cell }, n) => cell.animate([{ color: "transparent" }, { color: "transparent", offset: 0.99 }, {}], n * pace + FLIGHT));
+    stop = inSteps(pace, (n) => {
+      if (n >= cells.length || !whole.isConnected) return false;
+      const { cell, j, k } = cells[n];
+      mark(at[0], j, k);
+      fly([...whole.querySelectorAll(".lit")].filter((each) => each !== cell), cell, whole);
+      return true;
+    }, () => mark(...at));
+  };
+  whole.addEventListener("pointerdown", () => stop());
+  return [whole, said];
+}
+
+const [FLIGHT, LONGEST] = [450, 2400]; // milliseconds of a number, and of all of them
+
+/** Numbers fly to the cell that they are part of. */
+function fly(sources, target, whole) {
+  const [to, ground] = [target.getBoundingClientRect(), whole.getBoundingClientRect()];
+  for (const source of sources) {
+    const from = source.getBoundingClientRect();
+    const copy = h("span", { class: "flying", "aria-hidden": "true" }, source.textContent);
+    Object.assign(copy.style, { left: `${from.left - ground.left + whole.scrollLeft}px`, top: `${from.top - ground.top}px`, width: `${from.width}px`, color: getComputedStyle(source).color });
+    whole.append(copy);
+    const end = () => copy.remove();
+    copy.animate([{ translate: "0 0" }, { translate: `${to.left + to.width / 2 - from.left - from.width / 2}px ${to.top - from.top}px`, opacity: 0.4 }], { duration: FLIGHT, easing: "ease-in-out" }).finished.then(end, end);
+  }
 }
 
 /** A name with what follows “_” below the line. */

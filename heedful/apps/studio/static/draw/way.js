@@ -3,6 +3,7 @@
 // unfold where they stand.
 
 import { isStill, number, s } from "../dom.js";
+import { labelled } from "./cell_label.js";
 import { shownPiece, spokenPiece } from "./links.js";
 import { fly, marks } from "./way_flights.js";
 import { wayNumbers } from "./way_numbers.js";
@@ -148,6 +149,7 @@ export function drawWay(host, found, view) {
   const focused = host.contains(document.activeElement) ? document.activeElement : null;
   const [part, column] = [focused?.closest("[data-part]")?.dataset.part, focused?.dataset.column];
   host.replaceChildren(svg);
+  labelled(svg);
   if (flies) fly(svg, view.stops[view.stop].name, found, view.query, stood, marks(parts));
   // In a drawing that scrolls the names of rows go along.
   const follow = () => svg.style.setProperty("--scrolled", `${host.scrollLeft}px`);

@@ -8,6 +8,7 @@ import { shownPiece, spokenPiece } from "./links.js";
 const STRIP = 11; // height of a part that is folded
 const VECTOR = 96; // height of a vector that is open
 const ROW = 22; // of a matrix, at most
+const OR_MORE = " or more"; // at the end of a scale that some numbers pass
 
 const title = (text, y, colour = null) => s("text", { class: "way-name way-title", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
@@ -16,6 +17,12 @@ const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, r
 
 /** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
 const largest = (...rows) => rows.flat(2).reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
+
+/** A size below which nearly all numbers of some rows of vectors lie: a few channels are far larger than all others. */
+function usual(...rows) {
+  const sizes = rows.flat(2).map(Math.abs).sort((a, b) => a - b);
+  return Math.max(1e-9, sizes[Math.floor(0.97 * (sizes.length - 1))] ?? 0);
+}
 
 /** What the colours of a scale stand for, from its lowest number to its highest. */
 function scaleOf([low, high], colour, place, y, words = "") {
@@ -27,12 +34,13 @@ function scaleOf([low, high], colour, place, y, words = "") {
     s("text", { class: "way-value way-legend", x: x + wide + 6, y: y + 9, style: { textAnchor: "start" } }, `${number(high, 2)}${words}`)];
 }
 
-const legend = (most, place, y) => scaleOf([-most, most], (value) => diverging(value / most), place, y, ", on one scale");
+const legend = (most, place, y, words = ", on one scale") => scaleOf([-most, most], (value) => diverging(value / most), place, y, words);
 
 /** A row of vectors: a column of coloured cells for each, marked by what it is and its place. */
-function vectors(role, rows, { middle, cell }, { y = 0, height, most = largest(rows) }) {
+function vectors(role, rows, { middle, cell }, { y = 0, height, most = usual(rows) }) {
+  const tall = (row) => height / row.length + (height > 4 * row.length ? -0.8 : 0.4); // a line between cells that have room
   return rows.map((row, i) => s("g", { "data-at": `${role}:${i}` }, row.map((value, j) => s("rect", {
-    x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: height / row.length + 0.4, fill: css(diverging(value / most)),
+    x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: tall(row), fill: css(diverging(value / most)), "data-says": `${role === "neurons" ? "neuron" : `channel ${j + 1}`}: ${number(value, 3)}`,
   }))));
 }
 
@@ -89,8 +97,8 @@ function matrix(own, found, view, place, { role, values, colour, caption, ends }
   values.forEach((row, i) => {
     const name = spokenPiece(found.pieces[i]);
     const line = s("g", { class: "way-row" }, s("text", { class: "way-name", x: place.left - 8, y: top + i * tall + tall * 0.7, "text-anchor": "end" }, cut(name, place.left < 100 ? 8 : 14)),
-      ...row.map((value, j) => s("rect", { class: value === null ? "way-hidden" : null, x: place.left + j * place.step + 1, y: top + i * tall, width: place.step - 2, height: tall - 1.5, rx: 2, fill: fill(value), "data-at": `${role}:${i}:${j}` },
-        s("title", {}, `${name} → ${spokenPiece(found.pieces[j])}: ${value === null ? "hidden" : number(value, 3)}`))));
+      ...row.map((value, j) => s("rect", { class: value === null ? "way-hidden" : null, x: place.left + j * place.step + 1, y: top + i * tall, width: place.step - 2, height: tall - 1.5, rx: 2, fill: fill(value), "data-at": `${role}:${i}:${j}`,
+        "data-says": `${name} → ${spokenPiece(found.pieces[j])}: ${value === null ? "hidden" : number(value, 3)}` })));
     line.addEventListener("click", () => view.choose(i));
     own.append(line);
   });
@@ -209,8 +217,7 @@ export const PARTS = {
     if (!view.open) return folded(own, `Block ${found.layer + 1}`, `after${found.layer}`, found.attention_output, place);
     const tall = Math.min(64, 320 / found.layers);
     const spoken = tall > 48 ? 20 : 0; // room for the words of a block
-    const sizes = found.after.flat(2).map(Math.abs).sort((a, b) => a - b);
-    const most = Math.max(1e-9, sizes[Math.floor(0.97 * (sizes.length - 1))]); // a few channels are far larger than all others
+    const most = usual(...found.after);
     const right = place.step * found.pieces.length;
     for (let i = 0; i < found.layers; i += 1) {
       const y = i * (tall + 12);
@@ -223,7 +230,7 @@ export const PARTS = {
       own.append(title(`Block ${i + 1}`, y + tall / 2 + 4), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
       if (i) own.append(...found.pieces.map((_, j) => s("path", { class: "way-flow", d: `M${place.middle(j)} ${y - 12}L${place.middle(j)} ${y}` })));
     }
-    own.append(...scaleOf([-most, most], (value) => diverging(value / most), place, found.layers * (tall + 12) - 4, " or more"));
+    own.append(...legend(most, place, found.layers * (tall + 12) - 4, OR_MORE));
     return found.layers * (tall + 12) + 8;
   },
   head(own, found, { open, query }, place) {
@@ -261,9 +268,9 @@ export const PARTS = {
         ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 122 }, share(value))));
       y += 132;
     }
-    const most = largest(found.feedforward_output, found.output);
+    const most = usual(found.feedforward_output, found.output);
     own.append(title("Added", y + 30), followed(found.feedforward_output, view.query, y + 44), followed(found.output, view.query, y + 102), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
-      ...legend(most, place, y + 116));
+      ...legend(most, place, y + 116, OR_MORE));
     return y + 128;
   },
   /** What the encoder made of the text, in the decoder's stops. */

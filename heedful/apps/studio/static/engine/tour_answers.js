@@ -11,8 +11,8 @@ import { MASK } from "./tokenizer.js";
 
 const LONGEST = 300;
 const MOST_PIECES = 20;
-const SHOWN_CHANNELS = 32;
-const SHOWN_INNER = 64; // neurons with the largest activations
+const SHOWN_CHANNELS = 12;
+const SHOWN_INNER = 48; // neurons with the largest activations
 const CANDIDATES = 10;
 const WORD = /[\p{L}\p{N}_]+(?:['\u2019][\p{L}\p{N}_]+)*/gu;
 

@@ -2,12 +2,12 @@ import { call, live } from "../api.js";
 import { contextDefaults, contexts } from "../contexts.js";
 import { button, choice, panel } from "../controls.js";
 import { figure, folded, h, number, table } from "../dom.js";
-import { additionPicture, additionRows } from "../draw/addition.js";
 import { facts } from "../draw/facts.js";
 import { flowPicture, isMark, sharesOf } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece, spokenPiece } from "../draw/links.js";
+import { columnsPicture, streamRows } from "../draw/word_columns.js";
 import { secondText } from "../second_text.js";
 import { noModel, notedHead, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { renewWords } from "../words.js";
@@ -203,24 +203,24 @@ function walk(state) {
 
 function followed(host, side, state, second) {
   const sentence = h("p", { class: "sentence note" });
-  const picture = figure("The block");
+  const lesson = figure("The block");
+  const picture = figure("Its parts, one by one");
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
-  const added = figure("What both add");
   const words = h("div", {});
   const steps = walk(state);
   picture.host.before(words, steps.element);
   const both = h("div", {}, picture.element);
   // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
   const wide = matchMedia("(min-width: 72rem)");
-  const put = () => (wide.matches ? side.prepend(detail) : both.append(detail));
+  const put = () => (wide.matches ? side.append(detail) : both.append(detail));
   wide.addEventListener("change", put);
   put();
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
-  host.append(hint, second.answer, both, added.element, sentence);
+  host.append(hint, second.answer, lesson.element, both, sentence);
   return (found) => {
     hint.hidden = found !== null;
     both.hidden = sentence.hidden = detail.hidden = found === null;
-    added.element.hidden = true;
+    lesson.element.hidden = true;
     if (found === null) {
       second.answer.hidden = true;
       return;
@@ -234,22 +234,22 @@ function followed(host, side, state, second) {
     const { tokens, shape } = found.parts[0];
     const word = state.values.word < 0 ? openedWord(found) : Math.min(state.values.word, tokens.length - 1);
     const marks = [...new Set(tokens.filter(isMark))].map(shownPiece);
-    picture.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    picture.words.textContent = `In the open box: the first channels of “${spokenPiece(tokens[word])}”, blue above 0, ochre below; in attention those of head 1. Small bars: the length of each word's vector${marks.length ? `; pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}, broken where longer` : ""}.`;
+    picture.words.textContent = `Small bars: how long each word's vector is${marks.length ? `; pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}` : ""}.`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
+    const bands = bandsOf(found);
     flowPicture(picture.host, {
-      parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands: bandsOf(found), chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
+      parts: found.parts, names, says: new Map(found.parts.map((part) => [part.key, saidOf(part, found.parts)])), word, bands, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names);
     steps.show(found, word);
     renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
-    const rows = additionRows(found.parts, word);
-    added.element.hidden = rows === null;
+    const rows = streamRows(found.parts);
+    lesson.element.hidden = rows === null;
     if (rows === null) return;
-    additionPicture(added.host, rows);
-    added.element.querySelector("h3").textContent = `What is added to the vector of “${spokenPiece(tokens[word])}”`;
-    added.words.textContent = `The first ${rows[0].values.length} of ${number(shape.at(-1))} channels, all on one scale.`;
+    lesson.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
+    lesson.words.textContent = `A column is a word, with ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1.`;
+    columnsPicture(lesson.host, { rows, parts: found.parts, bands, word, choose: (to) => state.set({ word: to }, { step: true }) });
   };
 }
 

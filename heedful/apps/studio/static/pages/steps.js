@@ -2,7 +2,7 @@ import { call, live, StudioError } from "../api.js";
 import { button, check, choice, more, panel, tabs, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { captioned, equation, matrix } from "../draw/matrix.js";
-import { BIAS, exponential, followed, followDefaults, inPlace, KINDS, MASK, reached, reads, sums, tinted } from "../model_steps.js";
+import { arrive, BIAS, exponential, followed, followDefaults, inPlace, KINDS, MASK, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
 import { saves } from "../save.js";
 import { renewWords } from "../words.js";
@@ -121,9 +121,9 @@ export function mount({ root, side, state, studio }) {
     renewWords(words, { pieces: queries, chosen: row, choose: (index) => state.set({ query: index + 1 }, { step: true }), label: "Click a query to follow it" });
     host.replaceChildren(...stages(found, state));
     const there = stagesOf(setIn(state.values));
-    oversee(stagesInShort(found, state.values), there, row);
+    oversee(stagesInShort(found, state.values), there, { row, word: queries[row], colour: row });
   }
-  const oversee = (short, there, row) => stageRow(overview, short.filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], row, choose: (stage) => state.set({ stage }, { step: true }) });
+  const oversee = (short, there, query) => stageRow(overview, short.filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], ...query, choose: (stage) => state.set({ stage }, { step: true }) });
   const arrange = () => {
     const { x, on } = state.values;
     if (side.firstChild === null || own.isConnected !== (on === "typed")) {
@@ -132,7 +132,7 @@ export function mount({ root, side, state, studio }) {
     }
     const there = stagesHere();
     const at = reached(there, state.values);
-    if (on === "model") oversee(model.inShort(), there, 0);
+    if (on === "model") oversee(model.inShort(), there, { row: 0, ...model.query() });
     // An address tells the step that is open, of which there may be none of its number.
     if (there[at] !== state.values.stage && (on === "model" ? model.inShort().length : last)) state.set({ stage: there[at] });
     formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
@@ -148,7 +148,13 @@ export function mount({ root, side, state, studio }) {
   state.watch((_, changed) => {
     arrange();
     if (state.values.on === "model") model.changed(changed);
-    else if (last && changed.every((name) => ["query", "stage", "labels", "all"].includes(name))) show(last);
+    else if (last && changed.every((name) => ["query", "stage", "labels", "all"].includes(name))) {
+      show(last);
+      if (changed.includes("stage")) {
+        host.querySelector(".reached .equation")?.play();
+        arrive(host);
+      }
+    }
     else ask();
   });
   arrange();
@@ -159,7 +165,7 @@ export function mount({ root, side, state, studio }) {
 /** The matrices of each stage; words that are typed come before their queries, keys and values. */
 function stagesInShort(found, { x }) {
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
-  const matrices = [[{ values: found.q }, { values: found.k, followed: false }, { values: found.v, followed: false }], [{ values: found.raw }], [{ values: found.scaled }], [{ values: found.scores }], [{ values: found.scores, hidden }],
+  const matrices = [[{ values: found.q }, { values: found.k, followed: null }, { values: found.v, followed: null }], [{ values: found.raw }], [{ values: found.scaled }], [{ values: found.scores }], [{ values: found.scores, hidden }],
     [{ values: found.weights, kind: "share", hidden }], [{ values: found.output }]];
   if (x.trim()) {
     matrices[0][0].made = true;

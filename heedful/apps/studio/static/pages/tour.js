@@ -197,7 +197,7 @@ export function mount({ root, side, state, studio }) {
     const kind = kindOf();
     told.replaceChildren(h("h2", {}, stops()[0].title), h("p", {}, toldOf(pictured, name)));
     modelFigure(drawing, pictured, {
-      open, block, ends: endsOf(pictured, kind, text),
+      open: ownBox(pictured, open), block, ends: endsOf(pictured, kind, text),
       choose: (box) => state.set({ open: box }, { step: true }),
       chooseBlock: (index) => state.set({ block: index }, { step: true }),
       inside: (place, stack, box) => boxInside(place, stack, box, { studio, model: name, text, kind, block, walk: found }),
@@ -298,6 +298,12 @@ export function mount({ root, side, state, studio }) {
   arrange();
   askFigure();
   ask();
+}
+
+/** The box of an address that was written for another model: that of the only stack, where it has no such stack. */
+function ownBox({ stacks }, open) {
+  const [stack, box] = open.split(".");
+  return box === undefined || stacks.some(({ name }) => name === stack) ? open : `${stacks.at(-1).name}.${box}`;
 }
 
 /** The words below and above a stack of the figure. */
