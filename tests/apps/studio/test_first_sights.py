@@ -572,6 +572,14 @@ def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> Non
     row = read_sentence(NoSettings(), workspace)["words"].index("it")
     powers = np.exp((scores + added)[row, : row + 1])
     assert f"{sight.shown(100 * (powers / powers.sum()).max(), 3)} %" in sight.fact("row")
+    # Beside it, what the head does without the bias; what is drawn at random says so.
+    own = np.exp(scores[row, : row + 1])
+    told = f"Without the bias “cat” gets {sight.shown(100 * (own / own.sum()).max(), 3)} %."
+    assert sight.fact("row").endswith(told)
+    assert ("Before training, as here, they are random" in sight.fact("row")) == (bias != "alibi")
+    bars = sight.page.locator(".masked .bar")
+    assert bars.count() == 2 * (row + 1)
+    assert sight.page.get_by_role("heading", name="Without the bias").count() == 1
 
 
 def test_a_real_head_looks_at_one_word_without_the_division(sight: Any) -> None:
