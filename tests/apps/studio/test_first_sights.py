@@ -243,7 +243,7 @@ def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
     words = page.locator(".hands .tick").all_text_contents()
     assert words[:3] == ["channels 0, 1", "one turn in 6.28", "sin 0.66, cos 0.75"]  # of 7 radians
     titles = page.locator("main figure h3").all_inner_texts()
-    assert titles[:2] == ["Waves and hands: how a position is written in channels", "The table"]
+    assert titles[1:3] == ["Waves and hands: how a position is written in channels", "The table"]
     assert "The vector of position 7" in titles
     # The hands stand in the table: a frame around the row, and around each hand's two columns.
     table = page.locator("figure canvas").first
