@@ -36,7 +36,7 @@ function draw(host, { heads, describe }) {
       s("circle", { cx: wide - 4, cy: 0, r: 4, style: { fill: colour } }),
       // Under the high end of a ramp is room.
       label(TALL - 4, `${number(values.at(-1), 3)} at ${back} back`, "tick", { x: wide, "text-anchor": "end" }),
-      label(TALL + 18, `Head ${head + 1}: −${number(slope, 3)} a word`, "tick strong", { style: { fill: colour } }),
-      label(TALL + 34, `half the weight each ${number(Math.LN2 / slope, 2)} words`));
+      label(TALL + 18, `Head ${head + 1}: −${number(slope, 2)} a word`, "tick strong", { style: { fill: colour } }),
+      label(TALL + 34, `halves every ${number(Math.LN2 / slope, 2)} words`));
   })));
 }

@@ -289,7 +289,7 @@ function drawn(host, state) {
       parts.push(...(sloped ? [sloped.element, folded("The same as lines and as colours", lines.element, map.element)] : [lines.element, folded("The same as colours", map.element)]));
       host.replaceChildren(...parts);
       if (sloped) {
-        sloped.words.textContent = "The dot is the query; to the left of it words lie farther and farther back. Steep heads look nearby, flat ones see far.";
+        sloped.words.textContent = "The dot is the query; to its left words lie farther back, and a word’s weight halves every so many words. Steep heads look nearby, flat ones see far.";
         const back = found.distances.flatMap((distance, i) => (distance <= 0 ? [i] : [])).reverse();
         ramps(sloped.host, { heads: found.added.map((row) => back.map((i) => row[i])), describe: "The number that each head adds to a score, by distance back." });
       }

@@ -133,7 +133,7 @@ function warmupRuns(state) {
     const chosen = warmups.reduce((best, run) => (away(run) < away(best) ? run : best));
     const [none] = warmups;
     wordShares(bars, {
-      words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
+      words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: `warm-up, of ${found.steps} steps`, of: "Right answers by warm-up",
       rows: [[h("span", {}, "right answers", h("br"), "● one run"), warmups.map((run) => ({ ...shareCell(run.exact, TOP, run === none ? "bar undivided" : "bar"), content: [h("b", {}, `${Math.round(100 * run.exact)} %`), ...[...run.runs].sort((one, other) => one.exact - other.exact).map(dot)] }))]],
     });
     // The one without warm-up keeps its colour.
