@@ -243,7 +243,7 @@ def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
     words = page.locator(".hands .tick").all_text_contents()
     assert words[:3] == ["channels 0, 1", "one turn in 6.28", "sin 0.66, cos 0.75"]  # of 7 radians
     titles = page.locator("main figure h3").all_inner_texts()
-    assert titles[:2] == ["Waves and hands: how a position is written in channels", "The table"]
+    assert titles[1:3] == ["Waves and hands: how a position is written in channels", "The table"]
     assert "The vector of position 7" in titles
     # The hands stand in the table: a frame around the row, and around each hand's two columns.
     table = page.locator("figure canvas").first
@@ -605,6 +605,14 @@ def test_a_bias_is_added_to_the_scores_of_the_head(sight: Any, bias: str) -> Non
     row = read_sentence(NoSettings(), workspace)["words"].index("it")
     powers = np.exp((scores + added)[row, : row + 1])
     assert f"{sight.shown(100 * (powers / powers.sum()).max(), 3)} %" in sight.fact("row")
+    # Beside it, what the head does without the bias; what is drawn at random says so.
+    own = np.exp(scores[row, : row + 1])
+    told = f"Without the bias “cat” gets {sight.shown(100 * (own / own.sum()).max(), 3)} %."
+    assert sight.fact("row").endswith(told)
+    assert ("Before training, as here, they are random" in sight.fact("row")) == (bias != "alibi")
+    bars = sight.page.locator(".masked .bar")
+    assert bars.count() == 2 * (row + 1)
+    assert sight.page.get_by_role("heading", name="Without the bias").count() == 1
 
 
 def test_a_real_head_looks_at_one_word_without_the_division(sight: Any) -> None:

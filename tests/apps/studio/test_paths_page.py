@@ -72,7 +72,7 @@ def test_steps(visit: Any) -> None:
         curve.get_attribute("stroke")
     )
     said = [each.locator("figcaption").inner_text() for each in (recurrent, attention)]
-    parts = [re.search(r"Of the first token,\s+1 part in ([\d,]+)", each) for each in said]
+    parts = [re.search(r"Of the first token\s+1 part in ([\d,]+)", each) for each in said]
     assert all(parts)
     counts = [int(each[1].replace(",", "")) for each in parts if each]
     assert counts[0] > 10 * counts[1]
@@ -95,23 +95,23 @@ def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
     page.wait_for_selector(".sent")
     page.wait_for_function("""() => {
       const dot = document.querySelector(".compared figure .sent circle:last-child");
-      const said = document.querySelector(".steps-gone").textContent;
+      const said = document.querySelector(".compared h3").textContent;
       const isPale = Number(dot?.getAttribute("fill-opacity")) < 0.2;
-      return isPale && /^step (1\\d|2[0-2]) of 23$/.test(said);
+      return isPale && /^Recurrent: step (1\\d|2[0-2]) of 23$/.test(said);
     }""")
-    assert attention.locator(".steps-gone").inner_text() == "step 1 of 1, arrived"
+    assert attention.locator("h3").inner_text() == "Attention: 1 step"
     assert "is left" in recurrent.locator("figcaption").inner_text()
     ended = """() => !document.querySelector(".sent") &&
-      document.querySelector(".steps-gone").textContent.endsWith("arrived")"""
+      document.querySelector(".compared figcaption").textContent.includes("arrives")"""
     page.wait_for_function(ended)
     page.wait_for_function("() => document.querySelector('.measuring')?.hidden")
-    assert recurrent.locator(".steps-gone").inner_text() == "step 23 of 23, arrived"
-    assert re.search(r"Of “Anna”,\s+1 part in 1,\d00", recurrent.inner_text())
+    assert recurrent.locator("h3").inner_text() == "Recurrent: 23 steps"
+    assert re.search(r"Of “Anna”\s+1 part in 820\s+arrives \(LSTM\)", recurrent.inner_text())
     picture = "figure => figure.querySelector('.drawing').innerHTML"
     before = recurrent.evaluate(picture)
-    page.get_by_role("button", name="Send the signal").click()
+    page.get_by_role("button", name="Play").click()
     page.wait_for_function(
-        "() => /^step [1-9]\\d? of 23$/.test(document.querySelector('.steps-gone').textContent)"
+        "() => /: step [1-9]\\d? of 23$/.test(document.querySelector('.compared h3').textContent)"
     )
     assert recurrent.evaluate(picture) != before
     # The picture may be drawn anew meanwhile, and keeps the dot.
@@ -125,7 +125,7 @@ def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
     page.context.close()
     still = visit.open("paths")
     assert still.locator(".sent").count() == 0
-    assert not still.get_by_role("button", name="Send the signal").is_visible()
+    assert not still.get_by_role("button", name="Play").is_visible()
 
 
 def test_gradients_are_the_library_s(visit: Any) -> None:
@@ -135,7 +135,7 @@ def test_gradients_are_the_library_s(visit: Any) -> None:
     expected = [
         *(
             recurrent_reach(cell, 16, width=16, num_layers=1, keep_bias=2.0)
-            for cell in ("rnn", "lstm", "gru")
+            for cell in ("lstm", "rnn", "gru")
         ),
         transformer_reach(16, transformer()),
         transformer_reach(16, transformer(window=4)),
@@ -148,7 +148,7 @@ def test_gradients_are_the_library_s(visit: Any) -> None:
     visit.idle()
     rows = visit.numbers_of(picture, 3)
     assert rows == [visit.shown(each.mean[3]) for each in expected]
-    assert visit.fact("far-lstm") == visit.shown(expected[1].mean[15], 3)
+    assert visit.fact("far-lstm") == visit.shown(expected[0].mean[15], 3)
     assert visit.fact("far-transformer-window") == "0"
 
     page.get_by_label("LSTM", exact=True).uncheck()
@@ -247,7 +247,7 @@ def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: A
     assert abs(float(bar.evaluate("bar => bar.value")) - 2 / 15) < 1e-6
     page.get_by_text(CURVES).click()
     legend = page.locator("figure", has_text=GRADIENTS).locator(".legend")
-    assert legend.inner_text().split("\n") == ["RNN", "LSTM"]  # those that were measured
+    assert legend.inner_text().split("\n") == ["LSTM", "RNN"]  # those that were measured
     page.get_by_role("button", name="Stop").click()
     visit.until("document.querySelector('.measuring').innerText.includes('Stopped after 2 of 15')")
     visit.idle()
@@ -260,7 +260,7 @@ def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: A
 
 def test_the_fading_signal_is_drawn(visit: Any) -> None:
     page = visit.open(QUICK)
-    row = visit.numbers_of(page.locator("figure", has_text="The signal of each token"), 0)
+    row = visit.numbers_of(page.locator("figure", has_text="The signal of each token"), 1)
     expected = recurrent_reach("rnn", 16, width=16, num_layers=1)
     assert row == [visit.shown(float(value), 3) for value in expected.relative[::-1]]
 
@@ -275,8 +275,13 @@ def test_a_sentence_is_followed(visit: Any) -> None:
         assert picture.locator("rect.on").count() == 24
     title = page.locator("h2", has_text="Does it matter?")
     assert title.inner_text().endswith("17 words: 12.4 BLEU without attention, 26.8 with it")
-    names = page.locator("section", has=title).locator(".end").all_text_contents()
+    names = page.locator("section", has=title).locator(".legend li").all_text_contents()
     assert sorted(names) == ["LSTM with attention", "LSTM, one vector", "Transformer"]
+    # Beside it, what attention costs: as much as the other at the width of the vectors.
+    costs = page.locator("figure", has_text="Multiply-adds by the length of the text")
+    assert costs.locator(".marked").text_content() == "64 tokens"
+    attends, goes_on = visit.numbers_of(costs, 6)
+    assert attends == goes_on == "524,288"  # 2 layers · 64 · 64 · 64
     page.set_viewport_size({"width": 390, "height": 900})
     visit.until("!document.querySelector('.compared .chip-word')")  # too wide for a row
     assert page.locator(".compared .drawing").first.locator("text").count() == 24

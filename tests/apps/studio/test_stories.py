@@ -87,6 +87,9 @@ def test_strips_follow_the_chosen_scheme(visit: Any) -> None:
     page = visit.open("positions")
     strips = page.locator(".order")
     strips.get_by_role("rowheader", name="with sinusoids").first.wait_for()
+    told = page.locator("h2", has_text="Without positions attention cannot tell")
+    assert told.inner_text().startswith("“dog bites man” or “man bites dog”?")
+    assert told.bounding_box()["y"] < page.locator(".hands").first.bounding_box()["y"]
     assert visit.fact("order-without") == "0"
     assert float(visit.fact("order-later")) > 1
     page.get_by_role("button", name="Rotary").click()
@@ -95,7 +98,7 @@ def test_strips_follow_the_chosen_scheme(visit: Any) -> None:
     assert visit.fact("order-later") == "0"
     assert float(visit.fact("order-with")) > 0.1
     later = strips.locator("figure tbody tr").last
-    assert later.locator("td").all_inner_texts() == ["none"] * 3 + ["0"]
+    assert later.locator("td").all_inner_texts() == ["the same"] * 3 + ["0"]
     page.get_by_role("button", name="ALiBi").click()
     strips.get_by_text("not which comes first").wait_for()
 

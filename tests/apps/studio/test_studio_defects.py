@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_heads_of_a_bias_have_a_colour_each(visit: Any) -> None:
     legend = page.locator(".legend path.line").count()
     assert legend == 12
     assert len(colours) == 12
+    # ALiBi's heads are ramps, of one scale: each takes from far words as much as its line says.
+    ramps = page.locator(".penalty")
+    assert ramps.count() == 12
+    paths = ramps.locator("path").evaluate_all("all => all.map((e) => e.getAttribute('d'))")
+    ends = [float(re.findall(r"V([\d.]+)Z", each)[0]) for each in paths]
+    slopes = [2**-i for i in range(1, 9)] + [2 ** -(i + 0.5) for i in range(4)]
+    assert ends == pytest.approx([74 * slope / max(slopes) for slope in slopes], rel=1e-3)
+    assert ramps.first.locator("text").nth(1).text_content() == "Head 1: −0.5 a word"
 
 
 def test_titles_of_axes_stand_beside_the_ticks(visit: Any) -> None:

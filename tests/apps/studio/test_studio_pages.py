@@ -111,6 +111,9 @@ def test_scale(visit: Any) -> None:
     page.get_by_role("button", name="Draw others").click()
     visit.idle()
     other = visit.fact("with-largest")
+    # The words beside the upright line stand where no line goes through them.
+    marks = page.locator("figure", has_text="Standard deviation").locator("text.marked")
+    assert float(marks.get_attribute("y")) < 40
     page.reload()
     visit.idle()
     assert visit.fact("with-largest") == other
@@ -269,6 +272,15 @@ def test_schedule(visit: Any) -> None:
     settings = page.get_by_label("Settings of this schedule").input_value()
     assert 'kind = "linear"' in settings
     assert "warmup_steps = 10" in settings
+    # Without a warm-up the rate falls from the first step on: a straight line, and no spike.
+    page = visit.open("schedule?warmup=0&steps=10000")
+    d = rates.locator("path.line").get_attribute("d")
+    points = [tuple(map(float, each.split(","))) for each in d.removeprefix("M").split("L")]
+    (x, y), middle, end = points[0], points[len(points) // 2], points[-1]
+    slope = (end[1] - y) / (end[0] - x)
+    assert slope > 0.1
+    assert middle[1] - y == pytest.approx(slope * (middle[0] - x), abs=0.5)
+    assert "falls from the first step on" in rates.locator("figcaption").inner_text()
 
 
 def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
@@ -313,6 +325,7 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
     assert proof.locator("path.line").count() == len(ends) + 8
     table = proof.locator("details")
     table.locator("summary").click()
+    table.locator("thead").wait_for()
     assert table.locator("thead th").count() == 1 + len(ends)
     table.locator("summary").click()
     # The line of the runs without warm-up is the highest at its end.

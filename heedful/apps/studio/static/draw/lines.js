@@ -151,7 +151,22 @@ function drawNames(into, plot) {
   into.selectAll("line").data(marks).join("line").attr("class", "roll-from").attr("x1", ([at]) => x.scale(at)).attr("x2", ([at]) => x.scale(at)).attr("y1", top).attr("y2", bottom);
   into.selectAll("text.marked").data(marks).join("text").attr("class", "tick marked")
     // Beyond the middle the words stand left of their line, so that none leave the drawing.
-    .attr("text-anchor", ([at]) => (past(at) ? "end" : "start")).attr("x", ([at]) => x.scale(at) + (past(at) ? -6 : 6)).attr("y", bottom - 8).text(([, words]) => words);
+    .attr("text-anchor", ([at]) => (past(at) ? "end" : "start")).attr("x", ([at]) => x.scale(at) + (past(at) ? -6 : 6)).text(([, words]) => words)
+    .attr("y", ([at, words]) => {
+      const wide = widthOf(words) + 6;
+      const across = past(at) ? [x.scale(at) - wide, x.scale(at)] : [x.scale(at), x.scale(at) + wide];
+      const spots = [bottom - 8, top + 10]; // above, where a line goes through the words below
+      return spots.find((y) => !all.some((each) => crosses(each, plot, across, [y - 13, y + 4]))) ?? spots[0];
+    });
+}
+
+/** Whether a line goes through a box of pixels. */
+function crosses({ points }, { x, y }, [left, right], [upper, lower]) {
+  return d3.pairs(points, (a, b) => [x.scale(a[0]), y.scale(a[1]), x.scale(b[0]), y.scale(b[1])]).some(([x1, y1, x2, y2]) => {
+    if (x2 < left || x1 > right) return false;
+    const ends = [left, right].map((px) => y1 + ((y2 - y1) * (Math.min(x2, Math.max(x1, px)) - x1)) / (x2 - x1 || 1));
+    return Math.min(...ends) < lower && Math.max(...ends) > upper;
+  });
 }
 
 /** The names of series beside a piece of their lines; nothing for one alone. */

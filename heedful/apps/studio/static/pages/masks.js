@@ -95,34 +95,41 @@ export async function mount({ root, side, state }) {
   await known;
 }
 
-/** The attention of a head at work, with the mask and without, if its sentence has as many tokens as are drawn. */
+/** What training learns by distance, and how it begins. */
+const UNTRAINED = {
+  t5: "T5 learns a number for each distance. Before training, as here, they are random. ",
+  relative_keys: "Shaw’s keys are a learned vector for each distance. Before training, as here, they are random. ",
+};
+
+/** The attention of a head at work, with mask and bias, and without the bias, or the mask where there is none, if its sentence has as many tokens as are drawn. */
 function attending(found, { words, scores, ...head }) {
   const length = found.visible.length;
   if (found.segments || length > words.length) return found;
   const known = { ...found, words: words.slice(0, length) };
   if (!scores) return known;
   const own = scores.slice(0, length).map((row) => row.slice(0, length));
-  const weights = (sees) => own.map((row, i) => softmax(row.map((score, j) => (sees(i, j) ? score + (found.added?.[i][j] ?? 0) : -Infinity))));
+  const weights = (sees, added) => own.map((row, i) => softmax(row.map((score, j) => (sees(i, j) ? score + (added?.[i][j] ?? 0) : -Infinity))));
+  const seen = (i, j) => found.visible[i][j];
   const real = (i) => found.positions[i] >= 0; // padding is hidden from all, with a mask and without
-  return { ...known, head, scores: own, weights: weights((i, j) => found.visible[i][j]), unmasked: weights((i, j) => real(i) && real(j)) };
+  return { ...known, head, scores: own, weights: weights(seen, found.added), without: weights(found.added ? seen : (i, j) => real(i) && real(j)) };
 }
 
-/** The row of a word in numbers: its scores, what the mask does to them, its attention with the mask and without. */
+/** The row of a word in numbers: its scores, what mask and bias do to them, its attention with and without. */
 function rowOf(host, { found, word, hidden: all, choose }) {
-  const [weights, unmasked, hidden] = [found.weights[word], found.unmasked?.[word], all[word]];
-  const most = Math.max(...weights, ...unmasked ?? []);
+  const [weights, without, hidden] = [found.weights[word], found.without?.[word], all[word]];
+  const most = Math.max(...weights, ...without ?? []);
   const out = (content = "") => ({ content, kind: "out" });
-  const rows = [["with mask", weights.map((weight, i) => (hidden[i] ? out() : shareCell(weight, most)))]];
+  const rows = [[found.added ? "with bias" : "with mask", weights.map((weight, i) => (hidden[i] ? out() : shareCell(weight, most)))]];
   if (found.scores) {
     rows.unshift(["score", found.scores[word].map(scoreCell)],
       [found.added ? "mask, bias" : "mask", hidden.map((is, i) => (is ? out("−∞") : { content: `+${number(found.added?.[word][i] ?? 0, 2)}`.replace("+−", "−") }))]);
   }
-  if (unmasked) rows.push(["without", unmasked.map((weight, i) => shareCell(weight, most, hidden[i] ? "bar lost" : "bar"))]);
+  if (without) rows.push([found.added ? "no bias" : "without", without.map((weight, i) => (hidden[i] && found.added ? out() : shareCell(weight, most, hidden[i] ? "bar lost" : found.added ? "bar undivided" : "bar")))]);
   wordShares(host, { words: found.words, chosen: word, choose, hidden, rows });
 }
 
 /** A row in a sentence: where the word looks, and what the mask keeps from it. */
-function toldOf({ found, word, hidden, mask }) {
+function toldOf({ found, word, hidden, mask, bias }) {
   const names = found.words;
   const weights = found.weights[word];
   const seen = weights.filter((_, i) => !hidden[word][i]);
@@ -131,8 +138,11 @@ function toldOf({ found, word, hidden, mask }) {
   const strong = (share) => h("strong", {}, `${number(100 * share, 3)} %`);
   const best = names[weights.indexOf(most)];
   const says = seen.every((weight) => Math.abs(weight - most) < 1e-4) && seen.length > 1 ? ["each gets ", strong(most), " of its attention. "] : [most > 0.5 ? "most of its attention is on " : "the largest share of its attention is on ", `“${best}”, `, strong(most), ". "];
-  const lost = found.unmasked?.[word].reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
-  return [`“${names[word]}” may look at ${seen.length} of ${names.length} tokens: `, ...says,
+  const without = found.without?.[word];
+  const lost = without?.reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
+  const other = without?.indexOf(Math.max(...without));
+  return [UNTRAINED[bias] ? `${UNTRAINED[bias]}“${names[word]}”: ` : `“${names[word]}” may look at ${seen.length} of ${names.length} tokens: `, ...says,
+    ...(found.added && without ? [`Without the bias “${names[other]}” gets `, strong(without[other]), "."] : []),
     ...(lost > 0.005 ? ["Without the mask ", strong(lost), mask === "causal" ? " would go to words that are not written yet, and that it has to predict." : " would go to words that the mask hides."] : [])];
 }
 
@@ -142,7 +152,7 @@ function addedPicture({ host, words, element }, { found, hidden, sides, state })
   const title = element.querySelector("h3");
   if (found.added) {
     title.textContent = "Mask and bias";
-    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? `The farther, the lower.${found.head ? ` (${found.head.model} was trained without it.)` : ""}` : "Training learns these numbers; here they are random, to show which pairs share one."}`;
+    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? `The farther, the lower.${found.head ? ` (${found.head.model} was trained without it.)` : ""}` : "One colour, one distance: pairs that share what is learned."}`;
     heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
   } else if (found.scores) {
     title.textContent = "Scores";
@@ -160,8 +170,8 @@ function addedPicture({ host, words, element }, { found, hidden, sides, state })
 
 function drawn(host, state) {
   const added = figure("Who sees whom");
-  const left = figure("Attention with the mask");
-  const without = figure("Without the mask", "The same scores. Ochre: attention to what the mask hides.");
+  const left = figure("");
+  const without = figure("");
   const told = h("p", { class: "sentence", "data-fact": "row" });
   const row = h("div", {});
   const pairs = h("p", { class: "note" });
@@ -180,7 +190,7 @@ function drawn(host, state) {
     told.hidden = !found.words;
     if (!found.words) row.replaceChildren();
     else {
-      const own = { found: { ...found, words: names }, word, hidden, choose, mask: state.values.mask };
+      const own = { found: { ...found, words: names }, word, hidden, choose, mask: state.values.mask, bias: state.values.bias };
       rowOf(row, own);
       told.replaceChildren(...toldOf(own));
     }
@@ -189,7 +199,11 @@ function drawn(host, state) {
     const shares = { kind: "sequence", shade: Math.sqrt, ticks: SHARES, ...sides };
     heatMap(left.host, { ...shares, values: found.weights, hidden, describe: found.scores ? "Weights with the mask." : "Weights when all scores are equal." });
     left.words.textContent = found.scores ? "Each row adds up to 1: what is hidden leaves its share to the others." : "The attention if all words fit equally well, so that nothing else decides.";
-    without.element.hidden = !found.unmasked;
-    if (found.unmasked) heatMap(without.host, { ...shares, values: found.unmasked, apart: hidden, describe: "Weights of the same scores without the mask." });
+    const [what, rest] = found.added ? ["bias", { hidden }] : ["mask", { apart: hidden }];
+    left.element.querySelector("h3").textContent = `Attention with the ${what}`;
+    without.element.querySelector("h3").textContent = `Without the ${what}`;
+    without.words.textContent = found.added ? "The same scores, the same mask." : "The same scores. Ochre: attention to what the mask hides.";
+    without.element.hidden = !found.without;
+    if (found.without) heatMap(without.host, { ...shares, values: found.without, ...rest, describe: `Weights of the same scores without the ${what}.` });
   };
 }

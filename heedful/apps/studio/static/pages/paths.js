@@ -18,8 +18,8 @@ const KINDS = { // the two that are compared come first
   convolution: ["Convolution", "Every token reads some before it."],
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
 };
-const CELLS = { rnn: "RNN", lstm: "LSTM", gru: "GRU" };
-const COLOURS = { rnn: 1, lstm: 2, gru: 4, transformer: 0, window: 5 };
+const CELLS = { lstm: "LSTM", rnn: "RNN", gru: "GRU" }; // the first one is compared
+const COLOURS = { lstm: 1, rnn: 2, gru: 4, transformer: 0, window: 5 };
 const DRAWS = 3; // of weights and tokens, whose mean is drawn
 const DECADES = 3; // of a signal that are told apart by shades
 const KEPT = 200; // measured pieces that are not asked for again
@@ -34,7 +34,7 @@ const lastWord = (length) => (wordsOf(length) ? `“${wordsOf(length).at(-1)}”
 
 export const wide = true;
 export const defaults = () => ({
-  length: SENTENCE.length, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 0, norms: "post", seed: 1,
+  length: SENTENCE.length, width: 64, layers: 2, window: 4, kernel: 3, cells: Object.keys(CELLS), keep: 0, norms: "post", seed: 1,
   shown: "relative", model: "", stack: "", text: "",
 });
 
@@ -44,13 +44,14 @@ export function mount({ root, side, state, studio }) {
   const charts = h("div", {});
   const bar = progressBar();
   side.append(settings(state, models));
-  const run = button("Send the signal", () => send());
+  const run = button("Play", () => send());
   run.hidden = isStill();
   const asked = h("h2", {});
-  root.append(h("section", {}, h("div", { class: "row sending" }, asked, run, h("span", { class: "note" }, "More colour: more of the word arrives. Nothing is trained yet.")), drawings),
-    byLength(), section("What arrives of each token", bar.element, charts), rest);
+  const price = h("section", {});
+  root.before(h("section", { class: "first-sight" }, h("div", { class: "row sending" }, asked, run, h("span", { class: "note" }, "More colour: more of the word arrives. Weights are random.")), drawings));
+  root.append(h("div", { class: "columns halves" }, byLength(), price), section("What arrives of each token", bar.element, charts), rest);
 
-  const { draw, fade, send } = stepped(drawings, rest, state);
+  const { draw, fade, send } = stepped(drawings, rest, price, state);
   let opening = !run.hidden && !state.differs(Object.keys(defaults())); // an address with settings shows its picture at once
   const steps = live(drawings, (signal) => {
     const { length, width, layers, window, kernel } = state.values;
@@ -163,7 +164,7 @@ function progressBar() {
   };
 }
 
-function stepped(host, rest, state) {
+function stepped(host, rest, price, state) {
   const pictures = Object.fromEntries(Object.entries(KINDS).map(([kind, [title, about]]) => [kind, figure(title, about)]));
   const curves = {
     path: figure("Longest path", "Connections between the first token and the last, with as many layers as needed."),
@@ -190,8 +191,9 @@ function stepped(host, rest, state) {
     const { words } = pictures[kind];
     if (!sharesOf(kind)) return; // others are measured meanwhile
     const steps = shaded[kind].route.length - 1;
-    words.replaceChildren(`Of ${firstWord(shaded[kind].length)}, `, h("strong", {}, arrives(left(kind, step))),
-      step < steps ? " is left" : kind === "recurrent" ? ` arrives in this ${CELLS[networkOf(kind)]}` : " arrives", h("span", { class: "steps-gone" }, `step ${step} of ${steps}${step < steps ? "" : ", arrived"}`));
+    pictures[kind].element.querySelector("h3").textContent = `${KINDS[kind][0]}: ${step < steps ? `step ${step} of ${steps}` : stepsOf(steps)}`;
+    words.replaceChildren(kind === "recurrent" ? "One word at a time. Of " : "All words at once. Of ", `${firstWord(shaded[kind].length)} `, h("strong", {}, arrives(left(kind, step))),
+      step < steps ? " is left" : ` arrives${kind === "recurrent" ? ` (${CELLS[networkOf(kind)]})` : ""}`);
   };
   /** Draw the two that are compared; their tokens are as pale as what arrives of them, the first one as the first of all tokens. */
   const shade = () => {
@@ -235,6 +237,7 @@ function stepped(host, rest, state) {
       else networkPicture(place.host, picture);
     }
     shade();
+    costOf(price, costs, state.values.width);
     for (const [name, place] of Object.entries(curves)) {
       lineChart(place.host, {
         series: together(costs.map((each, i) => ({ name: KINDS[each.kind][0], colour: i, points: each.lengths.map((n, j) => [n, each[name][j]]) }))),
@@ -248,6 +251,21 @@ function stepped(host, rest, state) {
     shade();
   };
   return { draw, fade, send };
+}
+
+/** What the two that are compared compute, by the number of tokens, and from where on attention computes more. */
+function costOf(host, costs, width) {
+  const { element, host: place } = figure("Multiply-adds by the length of the text");
+  host.replaceChildren(h("h2", {}, `What does it cost? Past ${number(width)} tokens attention computes more`), element,
+    h("p", { class: "note" }, `Every token reads every other: twice the tokens, four times the work. A recurrent network’s work only doubles. They meet at the width of the vectors, here ${number(width)}.`));
+  lineChart(place, {
+    series: ["attention", "recurrent"].map((kind, colour) => {
+      const { lengths, operations } = costs.find((each) => each.kind === kind);
+      return { name: kind, colour, points: lengths.map((length, i) => [length, operations[i]]) };
+    }),
+    x: { label: "tokens", log: true, base: 2 }, y: { label: "multiply-adds", log: true }, height: 210, ends: true, mark: [width, `${number(width)} tokens`],
+    describe: "Multiply-adds of attention and of a recurrent network, by the number of tokens.",
+  });
 }
 
 const stepsOf = (count) => `${number(count)} ${count === 1 ? "step" : "steps"}`;

@@ -1,12 +1,13 @@
 import { call, live, problem } from "../api.js";
 import { choice, more, panel, slider, tabs } from "../controls.js";
-import { figure, folded, h, number, s, section } from "../dom.js";
+import { figure, folded, h, number, s } from "../dom.js";
 import { beyondChart } from "../draw/beyond.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { mover, pairsOfHands, wavesAndHands } from "../draw/hands.js";
 import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
+import { ramps } from "../draw/ramps.js";
 import { orderDefaults, wordOrder } from "../word_order.js";
 
 const [WAVES, CLOCKS, LONGEST] = [4, 6, 64]; // pairs of channels drawn as waves or clocks, and positions along the waves
@@ -68,7 +69,7 @@ export function mount({ root, state }) {
     far.open ||= state.differs(Object.keys(FAR));
   };
   openFar();
-  root.append(h("div", { class: "row schemes" }, tabs(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, sizes), body, section("What the order of words changes", panel(...words.controls), words.body), far);
+  root.append(h("div", { class: "row schemes" }, tabs(state, "scheme", { label: "Positions", options: SCHEMES }), ownField, sizes), words, body, far);
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -284,8 +285,14 @@ function drawn(host, state) {
     if (found.added) {
       const lines = figure("Bias of each head, by distance", "Keys before the query are at negative distances.");
       const map = figure("By head and distance");
-      parts.push(lines.element, folded("The same as colours", map.element));
+      const sloped = scheme === "alibi" ? figure("A ramp for each head: what it takes from the score of words farther back") : null;
+      parts.push(...(sloped ? [sloped.element, folded("The same as lines and as colours", lines.element, map.element)] : [lines.element, folded("The same as colours", map.element)]));
       host.replaceChildren(...parts);
+      if (sloped) {
+        sloped.words.textContent = "The dot is the query; to its left words lie farther back, and a word’s weight halves every so many words. Steep heads look nearby, flat ones see far.";
+        const back = found.distances.flatMap((distance, i) => (distance <= 0 ? [i] : [])).reverse();
+        ramps(sloped.host, { heads: found.added.map((row) => back.map((i) => row[i])), describe: "The number that each head adds to a score, by distance back." });
+      }
       lineChart(lines.host, {
         series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: headColour(head, found.added.length), points: found.distances.map((distance, i) => [distance, row[i]]) })),
         x: { label: "distance" }, y: { label: "added to the score" }, describe: "The number that each head adds to a score, by distance.",

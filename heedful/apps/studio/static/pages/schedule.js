@@ -74,7 +74,10 @@ function planned(state, studio) {
     const [found, own] = await Promise.all([formula, run ? call("schedule", "settings", { run }, signal) : null]);
     return { ...found, logged: own?.logged };
   }, (found) => {
-    const { kind, log, others, paper } = state.values;
+    const { kind, others, paper, warmup } = state.values;
+    // Without a warm-up the inverse square root falls by ten in a hundred steps: on other axes, a spike.
+    const falls = kind === "inverse_sqrt" && warmup === 0;
+    const log = state.values.log || falls;
     const kinds = Object.keys(NAMES);
     const series = kinds.filter((each) => others || each === kind).map((each) => ({
       name: NAMES[each], colour: kinds.indexOf(each), dashed: each !== kind,
@@ -89,7 +92,8 @@ function planned(state, studio) {
     const raised = (power) => h("sup", {}, power);
     const fact = (key, value) => h("strong", { "data-fact": key }, number(value));
     picture.words.replaceChildren("Highest: ", fact("peak", found.peak), " at step ", fact("peak-step", found.peak_step), ". At the last step: ", fact("last", found.curves[kind].at(-1)), ". ",
-      ...(kind === "inverse_sqrt" && paper ? ["Formula of 2017: width", raised("−0.5"), " · min(step", raised("−0.5"), ", step · warm-up", raised("−1.5"), ")."] : []));
+      ...(falls ? ["Without a warm-up it falls from the first step on; logarithmic axes. "] : []),
+      ...(kind === "inverse_sqrt" && paper ? ["Formula of 2017: width", raised("−0.5"), ...(falls ? [" · step", raised("−0.5")] : [" · min(step", raised("−0.5"), ", step · warm-up", raised("−1.5"), ")"]), "."] : []));
     file.set(found.toml);
   });
   const arrange = ({ paper, kind, run }) => {
@@ -129,7 +133,7 @@ function warmupRuns(state) {
     const chosen = warmups.reduce((best, run) => (away(run) < away(best) ? run : best));
     const [none] = warmups;
     wordShares(bars, {
-      words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: "warm-up", of: "Right answers by warm-up",
+      words: warmups.map((run) => (run === none ? "none" : name(run))), chosen: warmups.indexOf(chosen), choose: (index) => take(warmups[index]), label: `warm-up, of ${found.steps} steps`, of: "Right answers by warm-up",
       rows: [[h("span", {}, "right answers", h("br"), "● one run"), warmups.map((run) => ({ ...shareCell(run.exact, TOP, run === none ? "bar undivided" : "bar"), content: [h("b", {}, `${Math.round(100 * run.exact)} %`), ...[...run.runs].sort((one, other) => one.exact - other.exact).map(dot)] }))]],
     });
     // The one without warm-up keeps its colour.
