@@ -236,7 +236,8 @@ def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ..
     for number in chosen:
         if not 0 <= number < count:
             raise ConfigError(
-                f"There is no {name} {number}", remedy=f"They are numbered from 0 to {count - 1}"
+                f"There is no {name} with index {number}",
+                remedy=f"Indices go from 0 to {count - 1}",
             )
     return tuple(chosen)
 

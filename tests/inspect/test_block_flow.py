@@ -166,9 +166,9 @@ def test_defaults_and_mistakes(toys):
     usual = block_flow(subject, reading)
     assert (usual.stack, usual.layer) == ("decoder", 2)
     assert block_flow(toys.encoder(), inspect.read(toys.encoder(), "fed")).stack == "encoder"
-    with pytest.raises(ConfigError, match="no layer 3"):
+    with pytest.raises(ConfigError, match="no layer with index 3"):
         block_flow(subject, reading, "decoder", 3)
-    with pytest.raises(ConfigError, match="no layer -2"):
+    with pytest.raises(ConfigError, match="no layer with index -2"):
         block_flow(subject, reading, "decoder", -2)
     with pytest.raises(ModelError, match="no decoder"):
         block_flow(toys.encoder(), inspect.read(toys.encoder(), "fed"), "decoder")

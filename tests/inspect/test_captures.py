@@ -264,9 +264,9 @@ def test_what_cannot_be_looked_at(toys):
         inspect.attention(causal, inspect.read(causal, "a"), "cross")
     with pytest.raises(ConfigError, match=r"no attention called 'middle'"):
         inspect.attention(causal, inspect.read(causal, "a"), "middle")
-    with pytest.raises(ConfigError, match=r"no layer 2.*0 to 1"):
+    with pytest.raises(ConfigError, match=r"no layer with index 2.*0 to 1"):
         inspect.attention(causal, inspect.read(causal, "a"), layers=[2])
-    with pytest.raises(ConfigError, match=r"no head -1"):
+    with pytest.raises(ConfigError, match=r"no head with index -1"):
         inspect.attention(causal, inspect.read(causal, "a"), heads=[-1])
     with pytest.raises(ModelError, match="takes no text"):
         inspect.read(vision, "a")

@@ -106,7 +106,7 @@ def test_what_has_no_influence_is_said(toys):
     reading = inspect.read(subject, TEXT)
     with pytest.raises(ModelError, match="no token hears another"):
         inspect.influence(subject, reading)
-    with pytest.raises(ConfigError, match="no layer 4"):
+    with pytest.raises(ConfigError, match="no layer with index 4"):
         inspect.influence(average(toys), reading, layer=4)
     with pytest.raises(ModelError, match="no encoder"):
         inspect.influence(average(toys), reading, "encoder")

@@ -149,7 +149,7 @@ def test_charts_are_written(kind, run, tmp_path):
         (["t", " "], "There is no text to look at"),
         (["t", "a" * 100_000], "more than the 32"),
         (["lm", "ab", "--part", "cross"], "no cross attention. It has: decoder"),
-        (["t", "ab", "--layer", "3"], "There is no layer 3. They are numbered from 0 to 2"),
+        (["t", "ab", "--layer", "3"], "There is no layer with index 3. Indices go from 0 to 2"),
         (["t", "ab", "--part", "middle"], "part"),
         (["vit", "ab"], "takes no text"),
         (["t", "ab", "--continue", "3"], "Only a language model continues"),

@@ -37,7 +37,7 @@ def is_on_stream(page: Any, part: str) -> bool:
 
 
 def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
-    page = visit.open("block?layer=0&stack=decoder")
+    page = visit.open("block?layer=1&stack=decoder")
     page.get_by_label("Text", exact=True).fill(TEXT)
     visit.until("document.querySelector('#written').innerText !== ''")
     visit.until("location.search.includes('the+cat')")
@@ -337,7 +337,7 @@ def test_any_text_is_answered(visit: Any, text: str, said: str) -> None:
 def test_a_wrong_address_says_so(visit: Any) -> None:
     page = visit.open("block?model=learned&text=a+dog&layer=7&stack=decoder")
     page.wait_for_selector(".problem")
-    assert "numbered from 0 to 1" in page.locator(".problem").inner_text()
+    assert "Indices go from 0 to 1" in page.locator(".problem").inner_text()
     page = visit.open("block?model=elsewhere&text=a+dog")
     page.wait_for_selector(".problem")
     assert "elsewhere" in page.locator(".problem").first.inner_text()

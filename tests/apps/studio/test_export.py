@@ -415,7 +415,7 @@ def test_a_site_carries_the_previews_of_its_pages(site: str) -> None:
 
 def test_a_box_of_the_whole_model_opens_from_disk(opened: Firefox | Chromium, site: str) -> None:
     opened.forget()
-    opened.open(f"{site}/tour.html?open=encoder.self&block=1")
+    opened.open(f"{site}/tour.html?open=encoder.self&block=2")
     assert opened.value(PROBLEMS) == ""
     assert opened.said() == []
     assert opened.value("document.querySelectorAll('.model-inside [data-head]').length") > 1

@@ -253,7 +253,7 @@ def test_three_words_are_written_for_who_walks_to_the_decoder(moving: Any, at: s
 
 
 def test_a_box_is_opened_in_a_model_of_one_stack_too(look: Any) -> None:
-    page = look.open(f"tour?model=lm&text={URL}&open=encoder.self&block=0")
+    page = look.open(f"tour?model=lm&text={URL}&open=encoder.self&block=1")
     page.locator(".model-inside").wait_for()
 
 
@@ -353,7 +353,7 @@ def test_pieces_are_joined_to_words(look: Any, models: Any) -> None:
     )
     np.testing.assert_allclose(joined.sum(1), 1, rtol=1e-5)
     url = text.replace(" ", "+")
-    page = look.open(f"attention?model=t5&part=encoder&layer=0&heads=1&text={url}")
+    page = look.open(f"attention?model=t5&part=encoder&layer=1&heads=2&text={url}")
     assert page.locator("[data-side=row]").count() == len(words)
     page.get_by_text("More settings").click()
     page.get_by_label("Join pieces to words").check()
@@ -394,7 +394,7 @@ def test_each_head_has_a_strip(look: Any, models: Any) -> None:
     subject = inspect.load(models["t5"])
     reading = inspect.read(subject, TEXT)
     weights = inspect.attention(subject, reading, "encoder").weights[0]
-    page = look.open(f"attention?model=t5&part=encoder&layer=0&view=strips&text={URL}")
+    page = look.open(f"attention?model=t5&part=encoder&layer=1&view=strips&text={URL}")
     page.locator(".word-row [data-word='2']").click()
     look.until("location.search.includes('row=2')")
     look.idle()

@@ -379,9 +379,9 @@ def test_calls_that_no_page_makes(address: str) -> None:
         ({"drawing": [[300]]}, "255"),
         ({"drawing": [[0] * 65]}, "64"),
         ({"example": "one", "patch": 9}, "no patch 9"),
-        ({"example": "one", "layer": 3}, "no layer 3"),
-        ({"example": "one", "layer": 3, "rollout": True}, "no layer 3"),
-        ({"example": "one", "head": 2}, "no head 2"),
+        ({"example": "one", "layer": 3}, "no layer with index 3"),
+        ({"example": "one", "layer": 3, "rollout": True}, "no layer with index 3"),
+        ({"example": "one", "head": 2}, "no head with index 2"),
         ({"upload": base64.b64encode(bytes(MOST_IMAGE_BYTES + 1)).decode()}, "at most 8,388,608"),
     ):
         status, told = post(address, json.dumps({"model": "grey", **asked}).encode())

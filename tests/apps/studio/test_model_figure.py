@@ -137,7 +137,7 @@ def test_a_box_opens_where_it_stands(visit: Any, given: Any, axe: str) -> None:
     visit.idle()
     assert page.locator(".model-inside").count() == 0
     page.set_viewport_size({"width": 375, "height": 760})
-    page = visit.open(f"tour?model=learned&text={URL}&open=decoder.feedforward&block=1")
+    page = visit.open(f"tour?model=learned&text={URL}&open=decoder.feedforward&block=2")
     assert page.locator("[data-stack=decoder] .model-times select").input_value() == "1"
     visit.check_everyone_can_use_it(axe)
 

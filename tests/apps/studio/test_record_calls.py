@@ -161,8 +161,16 @@ def test_a_series_has_futures(client: TestClient) -> None:
         ("complete", {"model": DRAWN, "record": '{"pixel": [1]}'}, "pixel"),
         ("complete", {"model": DRAWN, "record": "[1"}, "JSON"),
         ("complete", {"model": DRAWN, "record": "{}", "temperature": 9}, "temperature"),
-        ("weights", {"model": DRAWN, "record": '{"label": "1"}', "token": 9}, "no row 9"),
-        ("weights", {"model": DRAWN, "record": '{"label": "1"}', "token": 0, "head": 6}, "head 6"),
+        (
+            "weights",
+            {"model": DRAWN, "record": '{"label": "1"}', "token": 9},
+            "no row with index 9",
+        ),
+        (
+            "weights",
+            {"model": DRAWN, "record": '{"label": "1"}', "token": 0, "head": 6},
+            "head with index 6",
+        ),
         ("complete", {"model": "room-actor", "record": '{"picture": [1]}'}, "picture"),
         ("complete", {"model": "coin-player", "record": '{"moments": [99]}'}, "99"),
         ("spoken", {"word": "tow"}, "two"),

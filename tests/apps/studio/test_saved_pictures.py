@@ -19,7 +19,7 @@ from heedful.inspect.subject import Subject
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXT = "the cat sat"
-ADDRESS = "attention?model=learned&text=the+cat+sat&part=cross&layer=0&heads=1&row=1"
+ADDRESS = "attention?model=learned&text=the+cat+sat&part=cross&layer=1&heads=2&row=1"
 
 
 def save(page: Any, kind: str, place: str = "figure") -> bytes:

@@ -20,7 +20,7 @@ from heedful.apps.studio.spoken_words import WORDS, say
 from heedful.apps.studio.workspace import Workspace
 from heedful.data.image_files import read_image
 from heedful.errors import DataError, ModelError
-from heedful.inspect.attention_maps import attention, attentions, num_heads
+from heedful.inspect.attention_maps import attention, attentions, choose_layer, num_heads
 from heedful.inspect.readings import see
 from heedful.inspect.subject import Subject
 from heedful.inspect.tracing import rollout
@@ -310,9 +310,7 @@ def _attention(
     every = attention(subject, reading, "encoder")
     if request.rollout:
         traced = rollout(every)
-        if layer >= len(traced.layers):
-            raise DataError(f"There is no layer {layer}", where="layer")
-        rows = traced.weights[layer]
+        rows = traced.weights[choose_layer(layer, len(traced.layers))]
     else:
         heads = None if request.head is None else [request.head]
         rows = attention(subject, reading, "encoder", layers=[layer], heads=heads).mean()

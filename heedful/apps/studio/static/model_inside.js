@@ -94,7 +94,7 @@ async function heads({ stack, box, layer, asked, studio }, signal) {
   const host = h("div", {});
   const has = studio.pages.some((page) => page.name === "attention");
   headGrid(host, { shape: [1, ...shape], shades: own, first: layer }, (_, head) => {
-    if (has) location.assign(addressOf("attention", query(asked, { part, layer: index, heads: head })));
+    if (has) location.assign(addressOf("attention", query(asked, { part, layer: index + 1, heads: head + 1 })));
   }, () => undefined);
   return h("figure", { class: "model-heads" }, h("figcaption", {}, `Heads of block ${layer + 1}: rows look, columns are looked at. Click one for its lines.`), host);
 }
@@ -130,14 +130,15 @@ function links(stack, box, layer, view) {
   const { model, text, kind, studio, walk } = view;
   const part = box.kind === "cross" ? "cross" : stack.name;
   const toured = walk?.stack === stack.name;
-  const block = ["Block: its tensors", "block", { stack: stack.name, layer, part: box.key }];
-  const stop = (words, number, more = {}) => (toured ? [words, "tour", { stop: number, ...more }] : null);
+  const nth = layer + 1; // addresses count from 1
+  const block = ["Block: its tensors", "block", { stack: stack.name, layer: nth, part: box.key }];
+  const stop = (words, at, more = {}) => (toured ? [words, "tour", { stop: at, ...more }] : null);
   const all = {
     embedding: [stop("The tour: the vectors", 2)],
     positions: [["Positions: all kinds", "positions", null], stop("The tour: the sum", 2)],
-    attention: [["Attention: all lines", "attention", { part, layer }], stop("The tour: one head", 4, { layer }), block],
-    cross: [["Attention: all lines", "attention", { part, layer }], ["Translate: the words", "translate", {}], block],
-    network: [stop("The tour: its neurons", 8, { layer }), block],
+    attention: [["Attention: all lines", "attention", { part, layer: nth }], stop("The tour: one head", 4, { layer: nth }), block],
+    cross: [["Attention: all lines", "attention", { part, layer: nth }], ["Translate: the words", "translate", {}], block],
+    network: [stop("The tour: its neurons", 8, { layer: nth }), block],
     mixer: [block],
     norm: [box.sublayer ? block : null],
     sum: [block],

@@ -65,7 +65,7 @@ async function drawPage(studio, page) {
   main.replaceChildren(
     h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)),
     h("div", { class: script.wide ? "stage wide" : "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), below, opener);
-  const state = openState(script.defaults(studio));
+  const state = openState(script.defaults(studio), script.counted);
   carried(state, studio, script.kinds ?? []);
   await script.mount({ root, below, side, state, studio });
   side.hidden = opener.hidden = side.childElementCount === 0;

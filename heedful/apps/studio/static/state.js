@@ -6,6 +6,9 @@ import { embedded } from "./address.js";
 const CHOSEN = ["model", "text", "runs", "records"]; // by default those of the studio that is open
 const WRITE_AFTER = 200; // milliseconds; browsers refuse addresses that change with every pixel
 
+/** A number that is counted from 0 in scripts and from 1 in addresses; others, such as "all", as they are. */
+const shifted = (text, by) => (/^\d+$/.test(text) ? String(Math.max(0, Number(text) + by)) : text);
+
 function parse(texts, like) {
   if (Array.isArray(like)) return texts.filter((text) => text !== "");
   const text = texts[0];
@@ -43,8 +46,9 @@ function writeAddress(kind, address) {
 /**
  * The settings of the page that is open.
  * @param defaults every setting with its default, which also says what type it is of
+ * @param counted names of those that addresses count from 1, as the page does: layers and heads
  */
-export function openState(defaults) {
+export function openState(defaults, counted = []) {
   const watchers = new Set();
   let values = read();
   let waiting = null;
@@ -52,14 +56,14 @@ export function openState(defaults) {
   function read() {
     const query = new URLSearchParams(location.search);
     return Object.fromEntries(Object.entries(defaults).map(([name, value]) =>
-      [name, query.has(name) ? parse(query.getAll(name), value) : value]));
+      [name, query.has(name) ? parse(query.getAll(name).map((text) => (counted.includes(name) ? shifted(text, -1) : text)), value) : value]));
   }
 
   function address(named = []) {
     const query = new URLSearchParams(embedded ? { embed: "1" } : {});
     for (const [name, value] of Object.entries(values)) {
       if (same(value, defaults[name]) && !named.includes(name)) continue;
-      for (const text of write(value)) query.append(name, text);
+      for (const text of write(value)) query.append(name, counted.includes(name) ? shifted(text, 1) : text);
     }
     const text = query.toString();
     return location.pathname + (text ? `?${text}` : "") + location.hash;

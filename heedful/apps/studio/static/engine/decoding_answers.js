@@ -2,7 +2,7 @@
 
 import { at, meanOverHeads } from "./forms.js";
 import { Writer, bestTokens, nextPass, usualRoom } from "./next_token.js";
-import { attentionLayers, mixersOf, numHeads, partsOf } from "./passes.js";
+import { attentionLayers, choose, mixersOf, numHeads, partsOf } from "./passes.js";
 import { checkLength } from "./readings.js";
 import { Refusal } from "./refusal.js";
 import { placesOf, search } from "./search.js";
@@ -50,10 +50,7 @@ function meanRows(capture, layers, head) {
   if (!layers.length) return null;
   const each = layers.map(({ address }) => {
     const weights = capture.get(`${address}.weights`);
-    if (head !== null && head >= weights.shape[0]) {
-      throw new Refusal({ what: `There is no head ${head}`, remedy: `They are numbered from 0 to ${weights.shape[0] - 1}` });
-    }
-    return head === null ? meanOverHeads(weights) : at(weights, head);
+    return head === null ? meanOverHeads(weights) : at(weights, choose(head, weights.shape[0], "head"));
   });
   const [{ shape: [rows, columns] }] = each;
   return Array.from({ length: rows }, (_, row) => Array.from({ length: columns }, (__, column) =>

@@ -70,7 +70,7 @@ export function rowsAndColumns(reading, part) {
 /** An index that there is. */
 export function choose(index, count, name) {
   if (!(index >= 0 && index < count)) {
-    throw new Refusal({ what: `There is no ${name} ${index}`, remedy: `They are numbered from 0 to ${count - 1}` });
+    throw new Refusal({ what: `There is no ${name} with index ${index}`, remedy: `Indices go from 0 to ${count - 1}` });
   }
   return index;
 }

@@ -29,6 +29,8 @@ const SIDES = {
   cross: ["being written", "the text"],
 };
 
+export const counted = ["layer", "heads", "block"];
+
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
   heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "", ...hearingDefaults,

@@ -35,6 +35,8 @@ const MEASURES = {
   cosine: ["direction", "Cosine of the angle between the added vector and the stream: above 0 they agree, below 0 the vector takes away from the stream.", "diverging"],
 };
 
+export const counted = ["layer"];
+
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "input", word: -1, measure: "shares", ...contextDefaults(studio),
   ...opened(studio, subjectDefaults(studio, kinds).model),

@@ -40,6 +40,8 @@ const EXAMPLES = {
 
 const { name: _, x: WORDS, ...OPENED } = EXAMPLES.tokens;
 
+export const counted = ["layer", "head"];
+
 export const defaults = (studio) => ({
   ...OPENED, x: "", scale: "", mask: "everything", bias: "none", stage: 0, all: false, ...followDefaults(studio),
 });

@@ -21,6 +21,8 @@ const PACE = 0.9; // seconds between two words when the model writes by itself
 const BEGUN = 3; // words that the decoder writes where it is reached, so that it has some to look back at
 const LONGEST = 60; // pieces, where a model that finds no end is stopped; the call takes 64
 
+export const counted = ["block", "layer", "head"];
+
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, placesOf(studio, kinds).length ? kinds : DRAWN),
   stop: 0, open: "", block: 0, layer: -1, head: -1, query: -1, chosen: [],
