@@ -326,7 +326,7 @@ function details(found, rank, state, limits) {
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
     if (!chosen.matrix.length || !chosen.matrix[0].length) all.hidden = true;
-    else heatMap(picture.host, { values: chosen.matrix, kind: "share", cell: 34, rows: { label: "", names: names("target") }, columns: { label: "text", names: names("source") }, describe: "Attention of each word of the translation to each word of the text." });
+    else heatMap(picture.host, { values: chosen.matrix, kind: "share", cell: 34, rows: { label: "translation", names: names("target") }, columns: { label: "text", names: names("source") }, describe: "Attention of each word of the translation to each word of the text." });
   });
   return others;
 }
