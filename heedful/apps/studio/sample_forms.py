@@ -81,7 +81,7 @@ def _note_words(value: int) -> str:
     return f"{_PITCHES[value % 12]}{value // 12 - 1}" if value else "rest"
 
 
-_PITCHES = ("C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B")
+_PITCHES = ("C", "C♯", "D", "E♭", "E", "F", "F♯", "G", "G♯", "A", "B♭", "B")
 _WORDS = {
     ("room", "picture"): _cell_words,
     ("coins", "moments"): _moment_words,

@@ -82,7 +82,13 @@ def test_the_page_opens_with_words_that_meet(visit: Any) -> None:
     page = visit.open("builder")
     assert parts(page) == ["embedding", "positions", "self"]
     assert page.locator("[data-next]").get_attribute("data-next") == "Residual + norm"
+    # One thing is shown: sizes are for who plans a model.
+    assert "words look at each other" in page.locator("[data-part=self]").text_content()
+    assert "×" not in page.locator(".assembly-legend").inner_text()
+    page.locator(".plan > summary").click()
+    page.locator("[data-part=self]", has_text="8 × 3 × 3").wait_for()
     assert "heads × queries × keys" in page.locator(".assembly-legend").inner_text()
+    page.locator(".plan > summary").click()
     page.get_by_role("button", name="Take back").click()
     assert parts(page) == ["embedding", "positions"]
     page = visit.open("builder?parts=0")
@@ -136,8 +142,13 @@ def test_numbers_of_a_model_stand_between_the_parts(sight: Any) -> None:
     page = sight.open("builder?parts=99")
     assert "Ich liebe Katzen" in page.locator(".assembling").inner_text()
     assert page.locator(".assembling .classes li").count() == 3
-    # What is written looks at the words of the source.
-    assert page.locator(".asm-looks text").all_text_contents()[4] == "love"
+    # What is written looks at the words of the source that come next, in one of the blocks.
+    body = block_page.FlowRequest(model="en-de", text="I love cats.", stack="decoder", layer=1)
+    flow = block_page.flow(body, Workspace([models["en-de"].path]))
+    rows = next(each["channels"] for each in flow["parts"] if each["key"] == "cross.weights")
+    words = page.locator(".asm-looks text").all_text_contents()
+    assert words[::2] == ["I", "love", "cats"]
+    assert words[1::2] == [f"{100 * rows[i][i]:.0f} %" for i in range(3)]
     # Of a model without a part, or of other ones, nobody has computed any.
     page = sight.open("builder?residual=0")
     assert page.locator("[data-strip]").count() == 0
@@ -198,6 +209,9 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
             f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)}\u00a0%" in line.inner_text()
         )
         assert page.locator(".lost").count() == 1
+        wrong = page.locator(".assembling .written-without")  # under the heading
+        assert wrong.locator(".is-wrong").count() == 1 or name == "heads"
+        assert page.locator(".assembling a").get_attribute("href").endswith("without")
         box.check()
         visit.idle()
     assert visit.fact("total") == total
@@ -205,7 +219,10 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
     names = gone.locator(".asm-box.gone title").all_text_contents()
     assert sorted(set(names)) == ["no feed-forward network", "no positions", "no residual"]
     # What is shown of a part's size is what the library counts.
-    text = visit.open("builder?parts=99").locator("[data-part=self]").text_content()
+    page = visit.open("builder?parts=99")
+    page.locator(".plan > summary").click()
+    visit.idle()
+    text = page.locator("[data-part=self]").text_content()
     assert "1.05 M" in text
     assert "8 × 3 × 3" in text
 
@@ -318,6 +335,10 @@ def test_a_choice_is_trained_here_and_seen_in_two_tabs(
     other.get_by_role("button", name="Train it now").click()
     other.get_by_role("button", name="Stop", exact=True).click()
     other.get_by_text("Stopped without positions").wait_for()
+    page = visit.open("builder")  # whose parts nobody has trained
+    page.get_by_role("button", name="Train it now").wait_for()
+    visit.idle()
+    assert page.locator(".live-state").inner_text() == ""
 
 
 def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:

@@ -148,7 +148,7 @@ def test_a_token_of_each_kind_is_chosen(at: Any) -> None:
     assert "Patch 27: row 4, column 6" in image.locator(".chosen-token").inner_text()
     for part in ("piece=1", "patch=26", "event="):
         assert part in at.address()
-    assert page.locator(".joint-name").last.text_content() == "The same block"
+    assert page.locator(".joint-name").last.text_content() == "Attention, then a network"
     headings = [each.locator("h2").inner_text() for each in (text, image, music)]
     assert [each.rsplit(" → ", 1)[1] for each in headings] == ["vectors"] * 3
     shapes = [each.locator(".shape-line strong").last.inner_text() for each in (text, image, music)]

@@ -180,7 +180,7 @@ def test_tokens_are_said_in_words() -> None:
     assert [word for word, _, _ in moments] == ["return-to-go 4", "at 3, 3", "down"]
     assert tuple(rooms.MOVES.values()) == coins.MOVES
     notes = shown(cut_sample(NOTES, '{"notes": [60, 0, 70]}', None))["tokens"]
-    assert [word for word, _, _ in notes] == ["C4", "rest", "A♯4"]
+    assert [word for word, _, _ in notes] == ["C4", "rest", "B♭4"]
     room = json.dumps({"picture": [[0, 1, 2, 3, 14, 5]] * 6, "instruction": "go to the red ball"})
     words = [word for word, _, _ in shown(cut_sample(ROOMS, room, None))["tokens"]]
     assert words[:6] == ["floor", "wall", "agent", "red ball", "yellow key", "red key"]

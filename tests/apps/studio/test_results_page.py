@@ -80,7 +80,14 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     page.locator("summary", has_text="Perplexity and parameters").click()
     variants = page.get_by_role("group", name="Variants of the base model")
     assert variants.evaluate("(each) => each.scrollHeight <= each.clientHeight")  # all 20 rows
+    cells = variants.locator("tbody td")
+    assert cells.count() == 60
+    assert variants.locator("tbody td.words").count() == 0  # all are numbers, which stand alike
     check_variants(page)
+    key = page.locator(".multiples figcaption .legend").first
+    assert key.locator("span").all_text_contents() == [
+        f"▬ {name}" for name in ("layers", "width", "feed-forward", "big")
+    ]
     page.locator("summary", has_text="Beyond translation").click()
     visit.idle()
     trees = page.locator("figure", has_text="Quality of the trees").locator("[data-value]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,7 +157,10 @@ def test_runs_that_are_there_to_be_compared(
     }
     verdicts = {"0.0002": "too low", "0.004": "best", "0.08": "too high"}
     ends = page.locator(".multiples .end").all_text_contents()
-    assert sorted(ends) == sorted(verdicts.values())
+    assert sorted(ends) == sorted(2 * [*verdicts.values()])  # at the line of each run
+    read = page.locator(".multiples .at").all_text_contents()
+    assert re.fullmatch(r"step \d+", read[0])  # the line at which all are read
+    assert not any(read[1:])
     told = page.locator(".sentence").first.inner_text()
     assert told == (
         "Learning rate 0.004 learns best: its loss on texts held back ends at "
@@ -212,7 +216,7 @@ def check_lifted(page: Any) -> None:
     assert name.text_content() == "learning rate 0.004, width 32"
     assert page.locator(".line-values tr.lifted").inner_text().startswith("0.004, 32")
     first.scroll_into_view_if_needed()
-    end = first.locator(".end", has_text="best").bounding_box()
+    end = first.locator(".end", has_text="best").first.bounding_box()  # of the lowest curve
     page.mouse.move(end["x"] + 10, end["y"] + 6)
     page.wait_for_function(
         "document.querySelector('.multiples path.lifted')?.classList.contains('dashed') === false"

@@ -75,7 +75,7 @@ export function engineering(value, unit = "") {
 }
 
 // A sentence may begin with a number, too: "40 % of its attention is on ...".
-const isFigure = (cell) => !(cell instanceof Node) && /^[−\d–]/.test(String(cell)) && !/[a-z]{4,} [a-z]/.test(String(cell));
+const isFigure = (cell) => !(cell instanceof Node) && /^[−+±\d–]/.test(String(cell)) && !/[a-z]{4,} [a-z]/.test(String(cell));
 
 /** A table; wide ones scroll by themselves and can be reached with the keyboard. */
 export function table(caption, columns, rows, options = {}) {

@@ -60,7 +60,7 @@ export function hearing(root, state, second) {
   async function show(found) {
     const names = found.pieces.map(shownPiece);
     const sides = { rows: { label: "output of", names }, columns: { label: "silent", names } };
-    about.textContent = `Block ${found.block + 1} of the ${found.stack}, ${found.kind}. ${found.about}`;
+    about.textContent = `Block ${found.block + 1} of the ${found.stack}, ${found.kind}.${found.kind === "attention" ? "" : ` ${found.about}`}`;
     heard.words.textContent = "How much the output of a row changes when the token of a column is silent; 0: it is not heard at all.";
     heatMap(heard.host, {
       values: found.changes, kind: "sequence", cell: 30, ...sides, describe: `What each of ${names.length} tokens hears of each other in block ${found.block + 1} of the ${found.stack}.`,

@@ -4,8 +4,9 @@ import { live, problem } from "./api.js";
 import { button, choice, more, slider } from "./controls.js";
 import { figure, folded, h, inSteps, isStill, number, percent } from "./dom.js";
 import { series } from "./draw/colours.js";
+import { shownPiece } from "./draw/links.js";
 import { labelBars, patchOf, shareKey } from "./draw/patches.js";
-import { drawSample, pieceWords, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
+import { drawSample, PADDING, pieceWords, placeWords, sharesOf, stepsOf } from "./draw/samples.js";
 import { play, playSound } from "./player.js";
 import { sameBlock } from "./same_block.js";
 import { asksOf } from "./sample_models.js";
@@ -216,7 +217,7 @@ export function sequences(host, state, studio) {
     const words = (i) => (tokens[i][1] === null && drawing.patches ? patchOf(drawing, i) : pieceWords(drawing, tokens, found.fields, i));
     const [best] = [...labels ?? []].sort((one, other) => other.probability - one.probability);
     // Of a sample that is only read those around the frame are shown.
-    const read = tokens.map((_, i) => i).slice(0, drawing.labels ? Math.max(6, at + 3) : at);
+    const read = tokens.map((_, i) => i).slice(0, drawing.labels ? Math.max(6, at + 3) : at).filter((i) => tokens[i][0] !== PADDING);
     joint.show({
       pieces: read.slice(-6).map(words), tokens: tokens.length, layers: found.layers,
       answer: best ? { title: drawing.labels ? "what it is" : "what comes next", label: drawing.labels ? best.label : pieceWords(drawing, tokens, found.fields, at, best.label), probability: best.probability } : null,
@@ -229,7 +230,7 @@ export function sequences(host, state, studio) {
     const voices = hasVoices();
     chips.classList.toggle("voices", voices);
     const made = tokens.map(([piece, id], i) => {
-      const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece, id === null ? null : h("small", {}, id));
+      const chip = h("button", { type: "button", class: i < kept ? "token" : "token written", "aria-pressed": String(i === at), onclick: () => choose(i) }, piece === PADDING ? "padding" : shownPiece(String(piece)), id === null ? null : h("small", {}, id));
       if (shares?.shares[i]) chip.style.background = `color-mix(in srgb, var(--glow) ${Math.round((MIXED * shares.shares[i]) / most)}%, var(--raised))`;
       return chip;
     });

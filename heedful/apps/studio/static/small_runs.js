@@ -47,10 +47,11 @@ export function drawRuns(host, variants, live, name = "valid_bleu", height = 300
 /**
  * The controls of the one training of this studio, which all its pages share.
  * @param components makes the parts to train, and `seed` a number
- * @param changed is called with what is known of the training, or null
+ * @param isOwn whether a training of these parts belongs to the page; of others only that one is under way is said
+ * @param changed is called with what is known of the page's own training, or null
  * @param writes the place of what the trained model writes; by default below the controls
  */
-export function liveTraining({ components, seed = () => 1, changed, names, writes = null }) {
+export function liveTraining({ components, seed = () => 1, isOwn = () => true, changed, names, writes = null }) {
   const said = h("p", { class: "live-state", role: "status" });
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Progress of the training", hidden: true });
   const written = writes ?? h("div", {});
@@ -62,8 +63,14 @@ export function liveTraining({ components, seed = () => 1, changed, names, write
   let waiting = null;
   let shown = "";
   let last = null;
-  element.retell = () => { // names may be known later than the training
-    if (last) said.textContent = words(last, names(last.components));
+  const own = () => (last && isOwn(last.components) ? last : null);
+  const tell = () => {
+    said.textContent = own() || isBusy(last) ? words(last, names(last.components)) : "";
+  };
+  element.retell = () => { // names may be known later than the training, and a page may ask for other parts
+    tell();
+    written.replaceChildren(...(own()?.result ? [samplesOf(last.result)] : []));
+    changed(own());
   };
 
   async function ask(name, body) {
@@ -81,20 +88,19 @@ export function liveTraining({ components, seed = () => 1, changed, names, write
   }
 
   function show(training) {
-    const busy = training !== null && UNDER_WAY.includes(training.state);
+    const busy = isBusy(training);
     train.disabled = busy;
     stop.hidden = !busy;
     bar.hidden = !busy;
     if (training) {
       bar.value = training.step / training.max_steps;
       last = training;
-      element.retell();
+      tell();
     }
     const now = JSON.stringify([training?.number, training?.state, training?.step, training?.loss.length]);
     if (now !== shown) {
       shown = now;
-      changed(training);
-      written.replaceChildren(...(training?.result ? [samplesOf(training.result)] : []));
+      element.retell();
     }
     if (busy) waiting = setTimeout(() => ask("progress", {}), EVERY);
   }
@@ -102,6 +108,8 @@ export function liveTraining({ components, seed = () => 1, changed, names, write
   ask("progress", {});
   return element;
 }
+
+const isBusy = (training) => training !== null && UNDER_WAY.includes(training.state);
 
 function words(training, name) {
   const seconds = `${number(Math.round(training.seconds))} s`;

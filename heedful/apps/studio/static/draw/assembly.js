@@ -15,6 +15,9 @@ const LETTER = 6.3; // pixels of a detail's letter
 const PAUSE = 0.9; // seconds between two waves
 const NEXT = "Katzen";
 
+/** What a part does, in the words that its box has room for. */
+const DOES = { embedding: "a vector for each word", positions: "so that order counts", all: "words look at each other", causal: "words look back", memory: "words look at the text", ff: "each word alone", output: "a score for every piece" };
+
 const EVERY_PART = { has: () => true };
 
 /** The boxes of a stack from bottom to top; those of a block are marked, and `until` bounds a bypass. */
@@ -106,7 +109,7 @@ export function drawnParameters(view) {
 
 /**
  * Draw the model.
- * @param view {values, there: set of parts, next: {name, adds: its parts} or null, newest: parts of the last step, which come in from above, reach: called with a part, to build up to it,
+ * @param view {values, sized: whether sizes stand in the boxes, instead of what a part does, there: set of parts, next: {name, adds: its parts} or null, newest: parts of the last step, which come in from above, reach: called with a part, to build up to it,
  *   numbers: what a model computes (assembly_numbers.js), or null; counts: parameters by part,
  *   layers: {encoder, decoder}, states: bytes of a layer's state by stack,
  *   broken: whether a part is switched off, so that nobody knows what it writes, moving}
@@ -136,8 +139,6 @@ function draw(host) {
   if (view.moving && !isStill()) flow(host, svg, ways, stacks);
 }
 
-const writtenIn = (numbers) => (numbers ? `${numbers.words[0].label} ${Math.round(100 * numbers.words[0].probability)} %` : NEXT);
-
 function stackOf(view, decoder, { left, width }) {
   const all = boxes({ ...view, there: EVERY_PART }, decoder);
   const narrow = width < 280;
@@ -166,8 +167,8 @@ function stackOf(view, decoder, { left, width }) {
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 64 : width - 112) + i * (narrow ? 21 : 38));
   const feet = lanes.map((x, i) => x + (i - 1) * Math.max(0, (narrow ? 25 : WORD) - lanes[1] + lanes[0]));
   const grows = view.next?.adds.includes(decoder ? "d_repeat" : "repeat") ? view.next : null;
-  const stack = { decoder, all, list, left, width, narrow, lanes, feet, own, repeat, grows, last, size, numbers: view.numbers, newest: view.newest, reach: view.reach, height: rise + (last ? 40 : 36), words: decoder ? WRITTEN : SENTENCE };
-  stack.written = view.broken ? "?" : decoder ? writtenIn(view.numbers) : view.values.task === "masked_lm" ? "hidden word" : "next word";
+  const stack = { decoder, all, list, left, width, narrow, lanes, feet, own, repeat, grows, last, size, numbers: view.numbers, newest: view.newest, sized: view.sized, reach: view.reach, height: rise + (last ? 40 : 36), words: decoder ? WRITTEN : SENTENCE };
+  stack.written = view.broken ? "?" : decoder ? view.numbers?.words[0].label ?? NEXT : view.values.task === "masked_lm" ? "hidden word" : "next word";
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
@@ -216,12 +217,14 @@ function frame(svg, { all, left, width, own, repeat, grows, reach, decoder, narr
     s("text", { class: `asm-times${kind}`, x: left + 4, y: high - (repeat ? 9 : 4), ...(grows ? { "data-next": grows.name, onclick: () => reach(grows.adds[0]) } : {}) }, narrow ? text : [text, decoder ? "decoder" : "", "block"].filter(Boolean).join(" ")));
 }
 
+const titleOf = (title, narrow) => (narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title);
+
 /** The outline of a part that is not there yet; a click builds up to it. */
 function drawGhost({ key, next, y, height, name, block }, { left, width, narrow, reach, decoder }) {
   const [x, w] = [left + 8, width - 17];
   const group = s("g", { class: `asm-box ${next ? "next" : "ghost"}`, onclick: () => reach(key), ...(next ? { "data-next": next.name } : {}) },
     s("rect", { x, y, width: w, height, rx: 6 }));
-  const [title] = name.split(", ");
+  const title = titleOf(name.split(", ")[0], narrow);
   const text = `${next ? "+ " : ""}${title.replace(/^\+ /, "")}`;
   group.append(s("text", { class: "name", x: x + 8, y: y + height / 2 + 4 }, narrow && text.length > 20 ? `${text.slice(0, 19)}…` : text),
     s("title", {}, next ? `next: ${next.name}` : `${block && decoder ? "decoder, " : ""}to come: ${title}`));
@@ -234,7 +237,7 @@ function detailOf(all, room) {
   return line.length > room && all.length > 1 ? detailOf(all.slice(1), room) : line;
 }
 
-function drawBox(box, { left, width, narrow, newest, reach }) {
+function drawBox(box, { left, width, narrow, newest, sized, reach }) {
   const [x, w] = [left + 8, width - 17];
   const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}${newest.includes(box.key) ? " newest" : ""}`, "data-part": box.key, onclick: () => reach(box.key) },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
@@ -242,8 +245,8 @@ function drawBox(box, { left, width, narrow, newest, reach }) {
   const [title, ...rest] = box.thin || box.gone ? [box.name] : box.name.split(", ");
   const size = box.size ?? (box.count === undefined ? "" : box.shared ? `same table${box.count ? ` + ${engineering(box.count)}` : ""}` : box.count === 0 ? "no weights" : engineering(box.count));
   const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
-  const detail = narrow ? rest.join(", ") : box.thin || box.gone ? "" : detailOf([...rest, size, shape], (width - 132) / LETTER);
-  const name = narrow ? title.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : title;
+  const detail = box.thin || box.gone ? "" : !sized ? rest.filter((each) => !/ heads$/.test(each)).join(", ") || (narrow ? "" : DOES[box.mixes ?? box.key.replace("d_", "")]) : narrow ? rest.join(", ") : detailOf([...rest, size, shape], (width - 132) / LETTER);
+  const name = titleOf(title, narrow);
   const [first, second] = narrow ? [13.5, 26.5] : [19, 34];
   if (detail) group.append(s("text", { class: "detail", x: x + 8, y: box.y + second }, detail));
   group.append(s("text", { class: "name", x: x + 8, y: detail ? box.y + first : box.y + box.height / 2 + 4 }, name.length > room && (narrow || !box.gone) ? `${name.slice(0, room - 1)}…` : name), s("title", {}, `${box.name}${box.thin ? `: ${size}` : ""}`));
@@ -304,7 +307,7 @@ function crossing(svg, [encoder, decoder], view) {
   const y = cross.y + cross.height / 2;
   const points = [from, [between, from[1]], [between, y], [decoder.left + 8, y]];
   svg.append(s("path", { class: "asm-memory", d: `M${points.map((point) => point.join(" ")).join("L")}` }));
-  if (!encoder.narrow) svg.append(s("text", { class: "asm-side", x: from[0] + 6, y: from[1] - 6 }, `memory ${SENTENCE.length} × ${number(view.values.width)}`));
+  if (!encoder.narrow) svg.append(s("text", { class: "asm-side", x: from[0] + 6, y: from[1] - 6 }, view.sized ? `memory ${SENTENCE.length} × ${number(view.values.width)}` : "memory"));
   return [0, 1, 2].map((i) => ({ stack: encoder, crossing: true, delay: i * 0.12, colour: i, points }));
 }
 

@@ -7,6 +7,7 @@ import { largest } from "./strip.js";
 
 export const SENTENCE = ["I", "love", "cats"];
 export const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
+const FINDS = 1; // of the decoder's blocks the one in which each word looks at the word of the source that comes next
 const CHANNELS = 12; // of a vector: more would be too narrow to tell apart
 /** The tensor that leaves a part, by the part's name. */
 const AFTER = { self: "self.output", self_sum: "self.sum", cross: "cross.output", cross_sum: "cross.sum", ff: "feedforward.output", ff_sum: "feedforward.sum" };
@@ -14,15 +15,16 @@ const AFTER = { self: "self.output", self_sum: "self.sum", cross: "cross.output"
 /** Ask a model: {vectors: of three words after each part, weights: of the parts in which words meet, words: [{label, probability}]}. */
 export async function passOf(model, signal) {
   const text = `${SENTENCE.join(" ")}.`;
-  const flow = (stack) => call("block", "flow", { model, text, stack, layer: 0 }, signal);
-  const [walk, encoder, decoder, next] = await Promise.all([call("tour", "walk", { model, text }, signal), flow("encoder"), flow("decoder"),
+  const flow = (stack, layer) => call("block", "flow", { model, text, stack, layer }, signal);
+  const [walk, encoder, begun, decoder, next] = await Promise.all([call("tour", "walk", { model, text }, signal), flow("encoder", 0), flow("decoder", 0), flow("decoder", FINDS),
     call("translate", "alternatives", { model, line: text, before: WRITTEN.slice(1).join(" "), count: 3 }, signal)]);
   const three = (rows) => rows.slice(0, SENTENCE.length).map((row) => row.slice(0, CHANNELS));
   const found = { vectors: { embedding: three(walk.tokens) }, weights: {}, words: next.alternatives.map(({ word, probability }) => ({ label: word.replace(/\.$/, ""), probability })) };
-  for (const [prefix, { parts }] of [["", encoder], ["d_", decoder]]) {
-    const rows = (key) => parts.find((each) => each.key === key)?.channels;
+  const channels = ({ parts }, key) => parts.find((each) => each.key === key)?.channels;
+  for (const [prefix, block, first] of [["", encoder, encoder], ["d_", decoder, begun]]) {
+    const rows = (key) => channels(block, key);
     const keep = (name, key) => rows(key) && Object.assign(found.vectors, { [name]: three(rows(key)) });
-    keep(`${prefix}positions`, "input");
+    found.vectors[`${prefix}positions`] = three(channels(first, "input"));
     for (const [name, key] of Object.entries(AFTER)) keep(name.startsWith("cross") ? name : `${prefix}${name}`, key);
     for (const [name, key] of [[`${prefix}self`, "self.weights"], ["cross", "cross.weights"]]) if (rows(key)) found.weights[name] = rows(key);
   }

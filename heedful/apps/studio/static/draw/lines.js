@@ -77,6 +77,7 @@ function partsOf(host, chart) {
     names: svg.append("g").attr("pointer-events", "none"),
     name: svg.append("text").attr("class", "tick lifted").attr("pointer-events", "none"),
     cursor: svg.append("line").attr("class", "cursor").attr("visibility", "hidden"),
+    at: svg.append("text").attr("class", "tick at").attr("pointer-events", "none"),
     dots: svg.append("g").attr("pointer-events", "none"),
     legend: h("div", {}), readout: h("p", { class: "readout", role: "status" }),
   };
@@ -189,6 +190,9 @@ function show(parts, value, quiet = false) {
   const inside = value >= low && value <= high;
   parts.cursor.attr("y1", top).attr("y2", bottom).attr("x1", x.scale(value)).attr("x2", x.scale(value))
     .attr("visibility", inside ? "visible" : "hidden");
+  const isLate = 2 * x.scale(value) > x.scale(low) + x.scale(high);
+  // Of linked charts the large one, whose axis is named, says where all are read.
+  parts.at.attr("x", x.scale(value) + (isLate ? -6 : 6)).attr("y", bottom - 7).attr("text-anchor", isLate ? "end" : "start").text(inside && chart.linked && chart.y.label ? `${chart.x.label} ${number(value)}` : "");
   parts.dots.selectAll("circle").data(found.filter(({ point: [px] }) => inside && px >= low && px <= high)).join("circle")
     .attr("r", 4).attr("class", "dot").attr("fill", (each) => each.colour)
     .attr("cx", ({ point: [px] }) => x.scale(px)).attr("cy", ({ point: [, py] }) => y.scale(py));
@@ -229,6 +233,7 @@ function lift(parts, run) {
 function hide(parts) {
   parts.value = null;
   parts.cursor.attr("visibility", "hidden");
+  parts.at.text("");
   parts.dots.selectAll("circle").remove();
 }
 

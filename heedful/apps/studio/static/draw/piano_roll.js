@@ -6,8 +6,8 @@ import { redrawn, series } from "./colours.js";
 const ROOM = 4;
 const NAMES = 30; // pixels at the left, for the names of pitches
 
-/** The name of a pitch, with its octave: 60 is C4. */
-export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B"][pitch % 12] + (Math.floor(pitch / 12) - 1);
+/** The name of a pitch, with its octave: 60 is C4. Without a key, each black key has the name that fewest accidentals ask for. */
+export const pitchName = (pitch) => ["C", "C♯", "D", "E♭", "E", "F", "F♯", "G", "G♯", "A", "B♭", "B"][pitch % 12] + (Math.floor(pitch / 12) - 1);
 
 /**
  * Draw a piano roll.

@@ -2,9 +2,11 @@
 
 import { h, number, s } from "../dom.js";
 import { lineChart } from "./lines.js";
+import { spokenPiece } from "./links.js";
 import { patchPicture, pixelsOf } from "./patches.js";
 import { pianoRoll, pitchName } from "./piano_roll.js";
 
+export const PADDING = "<pad>"; // fills a field of words to its length
 const BAR = 8; // moments of four beats: each is an eighth, as the player has it
 
 /** The attention to each place of a drawing: the sum of that to its tokens. */
@@ -107,7 +109,7 @@ export function pieceWords({ kind, values, places }, tokens, fields, at, label =
     const most = fields.at(-1).form.split(":")[1] - 1; // as in pixels:8:14x14
     return h("span", {}, s("svg", { class: "grey", width: 14, height: 14, "aria-hidden": "true" }, s("rect", { width: 14, height: 14, fill: `rgb(${Array(3).fill(Math.round((255 * label) / most))})` })), `grey ${label} of ${most}`);
   }
-  if (kind !== "series") return label;
+  if (kind !== "series") return String(label) === PADDING ? "padding" : spokenPiece(String(label));
   // Values lie on a line over their numbers: the lowest and the highest of the sample give it.
   const known = places.map(([token], i) => [Number(tokens[token][0]), values[i]]).sort(([a], [b]) => a - b);
   const [[first, low], [last, high]] = [known[0], known.at(-1)];

@@ -5,7 +5,7 @@ import { base64, halfToEven } from "./forms.js";
 
 const EIGHTH = 0.3; // seconds of a moment of music
 const QUANTILES = { low: 0.1, median: 0.5, high: 0.9 };
-const PITCHES = ["C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B"];
+const PITCHES = ["C", "C♯", "D", "E♭", "E", "F", "F♯", "G", "G♯", "A", "B♭", "B"];
 
 /** How records of these fields are drawn; null for those in rooms, which are not computed here. */
 export function formOf({ reading, fields, last }) {

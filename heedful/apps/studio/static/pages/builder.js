@@ -86,6 +86,14 @@ function smallParts(values) {
   return { residual, norm, norm_placement, positions, feedforward: network, activation, scale, num_heads: heads, ...layers, ...chosen, ...(every ? { attention_every: 2 } : {}) };
 }
 
+const UNSENT = { mixer: "attention", encoder_mixer: "attention", network: "feedforward", features: undefined, attention_every: undefined, recurrent: undefined, convolution: undefined };
+
+/** Whether a training, whose parts are told in full, is that of these parts. */
+function isChoice(parts, trained) {
+  const same = (one, other) => one === other || (one instanceof Object && other instanceof Object && Object.keys(one).every((name) => same(one[name], other[name])));
+  return same({ ...UNSENT, ...parts }, trained);
+}
+
 /** The settings of this page for a preset's model. */
 function fromModel({ recurrent, convolution, ...model }) {
   if (recurrent) return { ...model, family: "recurrent", cell: recurrent.cell, attends: recurrent.attention };
@@ -133,7 +141,7 @@ export async function mount({ root, below, side, state, studio }) {
   let training = null;
   let numbers = null; // what a model of these parts computes for the drawn sentence
   const trainer = liveTraining({
-    components: () => smallParts(state.values), seed: () => state.values.seed, names: smallName,
+    components: () => smallParts(state.values), seed: () => state.values.seed, names: smallName, isOwn: (trained) => isChoice(smallParts(state.values), trained),
     changed: (now) => {
       training = now;
       if (recorded) drawBreaks();
@@ -142,11 +150,15 @@ export async function mount({ root, below, side, state, studio }) {
   const body = h("div", {}, h("div", { class: "assembly-stage" }, stage, picture), h("div", { class: "row" }, back, whole, moving, saves(picture, () => "the model")), legend, total);
   root.append(body);
   below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about a minute. Its curve grows beside the recorded ones."), trainer))));
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about half a minute. Its curve grows beside the recorded ones."), trainer))));
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
   const sizes = folded("Plan a model: sizes and other parts", ...element);
   sizes.classList.add("plan");
+  sizes.addEventListener("toggle", () => {
+    drawSteps();
+    if (found) drawPicture();
+  });
   side.append(switches, sizes);
   const wide = matchMedia("(min-width: 72rem)");
   const put = () => (wide.matches ? switches.after(off) : picture.after(off));
@@ -166,10 +178,13 @@ export async function mount({ root, below, side, state, studio }) {
   state.watch(unfold);
   unfold();
 
+  /** Boxes have sizes for who plans a model, and where their parts are not those of 2017, which have lines of their own. */
+  const isSized = () => sizes.open || !isTransformer(state.values);
+
   function drawPicture() {
     const { values } = state;
     const known = isTransformer(values) || values.task !== "translation";
-    const view = { values, there: present(values, count()), next: upcoming(values, count()), newest: steps(values)[count() - 1]?.adds ?? [], reach, numbers: numbersFor(values), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
+    const view = { values, there: present(values, count()), sized: isSized(), next: upcoming(values, count()), newest: steps(values)[count() - 1]?.adds ?? [], reach, numbers: numbersFor(values), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
     assemblyPicture(picture, view);
     const near = nearest(presets, found.total);
     const drawn = drawnParameters(view);
@@ -199,24 +214,23 @@ export async function mount({ root, below, side, state, studio }) {
     back.textContent = next ? "Take back" : "Build it from the start";
     whole.hidden = !next;
     moving.hidden = still || at === 0;
-    legend.replaceChildren(...[numbersFor(state.values) && at ? `Strips: real vectors of ${WRITER}, a small translator of these parts (first blocks, 12 numbers).` : "", moving.hidden ? "" : "Mixed colours: words that met.",
-      at && isTransformer(state.values) ? h("span", { class: "sized" }, "Sizes: words × channels; of attention heads × queries × keys.") : ""].flatMap((each) => [each, " "]));
+    legend.replaceChildren(...[numbersFor(state.values) && at ? `Strips and lines: numbers of ${WRITER}, a small translator of these parts (its first encoder block and second decoder block).` : "", moving.hidden ? "" : "Mixed colours: words that met.",
+      at && isSized() && isTransformer(state.values) ? h("span", { class: "sized" }, "Sizes: words × channels; of attention heads × queries × keys.") : ""].flatMap((each) => [each, " "]));
     moving.textContent = state.values.flow ? "Stop the flow" : "Let it flow";
     const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
     words.replaceChildren(h("h2", {}, next ? title : lost.length ? `Switched off: ${lost.map((name) => TOGGLES[name].label.toLowerCase()).join(", ")}` : missing), ...(next ? [h("p", {}, does), h("p", {}, h("strong", {}, missing))] : []));
-    nextWords.replaceChildren(...(!next && numbersFor(state.values) ? [h("p", { class: "translated" }, `${SENTENCE.join(" ")} → ${WRITTEN.slice(1).join(" ")} `, h("strong", {}, numbers.words[0].label)), labelBars(numbers.words)] : []));
-    off.replaceChildren(...lost.map((name) => h("p", { class: "lost" }, TOGGLES[name].lost)), next || !lost.length || !recorded ? "" : written(lost));
+    nextWords.replaceChildren(...(!next && numbersFor(state.values) ? [h("p", { class: "translated" }, `${SENTENCE.join(" ")} → ${WRITTEN.slice(1).join(" ")} `, h("strong", {}, numbers.words[0].label)), labelBars(numbers.words)] : next || !lost.length || !recorded ? [] : written(lost)));
+    off.replaceChildren(...lost.map((name) => h("p", { class: "lost" }, TOGGLES[name].lost)));
   }
 
-  /** What the recorded runs without these parts write for a line that they get wrong, where there is one. */
-  function written(lost) {
-    return h("div", { class: "written-without" }, lost.map((name) => {
-      const { variant } = TOGGLES[name];
-      const line = recorded.samples.find((each) => each.texts[variant] !== each.reference) ?? recorded.samples[0];
-      const { title } = recorded.variants.find((each) => each.name === variant);
-      return h("p", {}, `A small translator trained ${title.startsWith("with") ? "" : "in "}${title}: “${line.source}” becomes `, mark(line.texts[variant], line.reference), line.texts[variant] === line.reference ? "" : ` (right: ${line.reference})`);
-    }));
+  /** What a recorded run without the first of these parts writes for a line that it gets wrong, where there is one. */
+  function written([name]) {
+    const { variant } = TOGGLES[name];
+    const line = recorded.samples.find((each) => each.texts[variant] !== each.reference) ?? recorded.samples[0];
+    const { title } = recorded.variants.find((each) => each.name === variant);
+    return [h("p", {}, `A small translator trained ${title.startsWith("with") ? "" : "in "}${title}: `, h("a", { href: addressOf("without") }, "more of it")),
+      h("p", { class: "written-without" }, `${line.source} → `, mark(line.texts[variant], line.reference)), ...(line.texts[variant] === line.reference ? [] : [h("p", { class: "note" }, `right: ${line.reference}`)])];
   }
 
   function drawBreaks() {
@@ -236,7 +250,7 @@ export async function mount({ root, below, side, state, studio }) {
     recorded = runsOf;
     drawSteps();
     drawPicture();
-    drawBreaks();
+    trainer.retell();
     drawMixers(mixing, lengths, found, state.values);
     compared(beside.host, presets, found.total, nearest(presets, found.total));
     titles.mixing.parentElement.open ||= found.mixers.some((each) => each.name !== "Attention"); // with another mixer, its cost is the lesson
@@ -417,7 +431,7 @@ function drawMixers(host, figures, { mixers: own, compared: others }, { tokens }
   const stacks = new Set(own.map((each) => each.stack));
   const name = (each) => (stacks.size > 1 ? `${each.name}, ${each.stack}` : each.name);
   host.replaceChildren(
-    ...[...new Map(own.map((each) => [each.name, each.about]))].map(([title, about]) => h("p", {}, h("strong", {}, `${title}: `), about)),
+    ...[...new Map(own.filter((each) => each.name !== "Attention").map((each) => [each.name, each.about]))].map(([title, about]) => h("p", {}, h("strong", {}, `${title}: `), about)),
     table(`A layer, for ${number(tokens)} tokens`, ["mixer", "layers", "parameters", "operations per token", "state of a text"],
       [...own, ...others.map((each) => ({ ...each, name: "Attention instead", layers: "–" }))].map((each) => [name(each), each.layers, number(each.parameters), engineering(each.operations_here), each.state_here === null ? "none" : engineering(each.state_here, "B")])));
   const drawn = [...own.map((each) => ({ ...each, label: name(each) })), ...others.map((each) => ({ ...each, label: `attention instead, ${each.stack}`, dashed: true }))];

@@ -258,8 +258,8 @@ function drawJoint(host, facts, kind) {
       svg.append(s("text", { class: own ? "joint-name" : "tick", x: x + 10, y: 15 }, width > 700 ? "" : names[i]), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, names[i]));
     }
     svg.append(s("rect", { class: "joint-block", x: 1, y: top, width: width - 2, height, rx: 8 }),
-      s("text", { class: "joint-name", x: width / 2, y: top + 19, "text-anchor": "middle" }, "The same block"),
-      s("text", { class: "tick", x: width / 2, y: top + 35, "text-anchor": "middle" }, width > 700 ? "self-attention mixes the tokens, a feed-forward network works on each; [L, D] in, [L, D] out" : "self-attention, feed-forward; [L, D] in and out"));
+      s("text", { class: "joint-name", x: width / 2, y: top + 19, "text-anchor": "middle" }, "Attention, then a network"),
+      s("text", { class: "tick", x: width / 2, y: top + 35, "text-anchor": "middle" }, width > 700 ? "tokens are mixed, then each is worked on alone; [L, D] in, [L, D] out" : "[L, D] in, [L, D] out"));
     host.replaceChildren(svg);
   });
 }

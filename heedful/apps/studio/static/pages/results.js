@@ -1,6 +1,7 @@
 import { call, live } from "../api.js";
 import { tabs } from "../controls.js";
 import { figure, folded, foldedSection, h, number, table } from "../dom.js";
+import { series } from "../draw/colours.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
 
@@ -37,8 +38,9 @@ export function mount({ root, state }) {
     const rows = found.variants.filter((each) => each !== base).map((each) => ({ of: each.group, name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each.group === state.values.group, text: signed(each.bleu - base.bleu) }));
     const reach = [Math.min(...rows.map((row) => row.value)), Math.max(...rows.map((row) => row.value))];
     Object.entries(CHANGED).forEach(([title, groups], i) => rankedBars(variants[i].host, rows.filter((row) => groups.includes(row.of)).map((row) => ({ ...row, colour: groups.indexOf(row.of) })), { kept: true, reach, describe: `${title}: BLEU of variants, above or below that of the base model.` }));
-    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], found.variants.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])),
-      h("p", { class: "note" }, "Newstest2013, English to German. Parameters as the paper prints them, rounded. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
+    Object.values(CHANGED).forEach((groups, i) => variants[i].words.replaceChildren(h("span", { class: "legend" }, groups.map((name, colour) => h("span", { style: { color: series(colour) } }, `▬ ${name}`)))));
+    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], found.variants.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), `${number((each.parameters ?? base.parameters) / 1e6)} M`])),
+      h("p", { class: "note" }, "Newstest2013, English to German. Parameters as the paper prints them, rounded; where it prints none, those of the base model. Counted with its 37,000 pieces, the base model has the 63.1 M of the Builder."));
     rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own, colour: TRAINED.indexOf(each.trained) })),
       { label: "F1", dots: true, describe: `F1 of ${found.parsing.length} parsers.` });
   });

@@ -309,8 +309,7 @@ function linesOf(runs, name, { part: wanted, group, valueOf, labelOf }) {
   const rests = [...new Set(runs.map(rest))];
   if (runs.length === means.length * rests.length && rests.length === 2) {
     const lines = runs.map((run) => ({ ...seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), part })[0], dashed: rest(run) === rests[0], rest: rest(run), value: valueOf(run.name) }));
-    const ends = lines.filter(({ points }) => points.length).sort((one, other) => one.points.at(-1)[1] - other.points.at(-1)[1]);
-    return lines.map((line) => ({ ...line, strong: verdicts.get(line.value) === BEST, label: ends.find(({ value }) => value === line.value) === ends.find((each) => each.run === line.run) ? verdicts.get(line.value) ?? "" : "" }));
+    return lines.map((line) => ({ ...line, strong: verdicts.get(line.value) === BEST, label: verdicts.get(line.value) ?? "" })); // of a pair both
   }
   return [...runs.flatMap((run) => seriesOf(run, name, { title: labelOf(run.name), colour: colourOf(run), alone: runs.length === 1, part, pale: means.length > 0 })),
     ...means.filter(({ points }) => points.length).map((mean) => ({ ...mean, strong: verdicts.get(mean.value) === BEST, label: verdicts.get(mean.value) ?? mean.value }))];

@@ -17,7 +17,7 @@ export function mount({ root, below, side, state }) {
   const writes = h("div", {});
   // The curve that grows while a model trains stands beside the bars, below the button that begins it.
   const body = h("div", { class: "ablation" }, exact.element, h("div", {}, picture.element, writes, reasons));
-  const train = choice(state, "train", { label: "Train one: a minute", options: [["everything", "with everything"]] });
+  const train = choice(state, "train", { label: "Train one: about half a minute", options: [["everything", "with everything"]] });
   let [found, told] = [null, null];
   let training = null;
   const variant = (name) => found?.variants.find((each) => each.name === name) ?? null;
@@ -80,8 +80,7 @@ export function mount({ root, below, side, state }) {
       found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss)])));
     made.replaceChildren(h("p", {}, `Each model trained on ${number(found.data.pairs)} generated dates, about 500 tokens an update, then translated ${number(found.data.test)} that are not among them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
-    trainer.retell();
-    draw();
+    trainer.retell(); // draws, too
   });
   state.watch(ask);
   ask();
