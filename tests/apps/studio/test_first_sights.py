@@ -122,7 +122,7 @@ def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
     page = sight.open("tour?stop=9")
     newest = page.locator(".way-piece.written.chosen")
     assert newest.text_content() == "<s>"
-    assert page.locator(".way-coming").count() == 5
+    assert page.locator(".way-coming").count() == 4
     assert "hidden: to come" in page.locator("[data-part='back']").text_content()
     page.get_by_role("button", name="Next", exact=True).click()
     page.locator("[data-part='source'] .carried").first.wait_for()
@@ -147,7 +147,7 @@ def test_shares_of_a_long_translation_add_up(sight: Any) -> None:
     page.get_by_role("button", name="Stop writing").click()
     written = page.locator("#written button").count() + 1  # and the sign to begin
     pieces = page.locator(".way-piece.written").all_text_contents()
-    assert pieces[0] == f"{written - 4} earlier"
+    assert pieces[0] == f"{written - 3} earlier"
     assert len(pieces) == 5
     shares = page.locator("[data-part='back'] .carried")
     assert sum(float(shares.nth(i).get_attribute("data-share")) for i in range(5)) == (
