@@ -72,7 +72,7 @@ const STOPS = [
   { name: "Sum", title: "What the decoder adds up", part: "stream", decoder: true,
     tell: (found) => `In block ${found.cross.layer + 1} three parts add to the newest column: self-attention what is written, cross-attention what stands in the source, and a feed-forward network what follows from both. The sum alone decides on ${goal(found)}.` },
   { name: "Logits", title: "Logits: a score for every piece", part: "writing",
-    tell: (found) => `This vector is multiplied with a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
+    tell: (found) => `This vector is multiplied by a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
   { name: "Next word", names: (found) => (found?.predicts === "hidden" ? "Hidden word" : null), title: (found) => (found?.predicts === "hidden" ? "The hidden word" : "The next word"), part: "writing",
     tell: (found) => {
       if (found.ended) return "The end was chosen. Take the last word back to try another way.";
