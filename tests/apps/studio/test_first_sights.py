@@ -69,6 +69,7 @@ def test_the_start_translates_what_is_typed_and_names_the_head(sight: Any) -> No
     half.get_by_role("button", name="Lampe").hover()
     assert half.get_by_role("button", pressed=True).inner_text().startswith("Lampe")
     # Of a pronoun the lines are picked out.
+    page.mouse.move(0, 0)
     page.get_by_label("Type a sentence").fill("The girl took the lamp because it was new.")
     half.get_by_role("button", name="neu").wait_for()
     assert half.get_by_role("button", pressed=True).inner_text() == "sie"
