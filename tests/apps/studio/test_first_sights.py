@@ -68,6 +68,11 @@ def test_the_start_translates_what_is_typed_and_names_the_head(sight: Any) -> No
     assert half.get_by_role("button", pressed=True).count() == 0
     half.get_by_role("button", name="Lampe").hover()
     assert half.get_by_role("button", pressed=True).inner_text().startswith("Lampe")
+    # Of a pronoun the lines are picked out.
+    page.mouse.move(0, 0)
+    page.get_by_label("Type a sentence").fill("The girl took the lamp because it was new.")
+    half.get_by_role("button", name="neu").wait_for()
+    assert half.get_by_role("button", pressed=True).inner_text() == "sie"
     page.get_by_role("button", name="Back to the two sentences").click()
     half.get_by_role("button", name="müde").wait_for()
     assert page.locator("[data-end='wide']").is_visible()
@@ -80,7 +85,12 @@ def test_the_start_writes_word_by_word(browser: Any, home: str) -> None:
     half.get_by_role("button", name="müde").wait_for()
     running = "document.querySelector('.opening').getAnimations({ subtree: true }).length"
     assert page.evaluate(running) > 20
+    again = half.get_by_role("button", name="Again")
+    place = again.bounding_box()
+    page.wait_for_timeout(2500)
+    assert page.evaluate(running) > 0  # slow enough to be read
     page.wait_for_function(f"() => {running} === 0", timeout=10_000)
+    assert again.bounding_box() == place  # what is said comes beside it
     assert "“es” looks at “animal”" in half.locator(".said").inner_text()
 
 
@@ -122,7 +132,7 @@ def test_the_decoder_looks_back_and_at_the_source(sight: Any) -> None:
     page = sight.open("tour?stop=9")
     newest = page.locator(".way-piece.written.chosen")
     assert newest.text_content() == "<s>"
-    assert page.locator(".way-coming").count() == 5
+    assert page.locator(".way-coming").count() == 4
     assert "hidden: to come" in page.locator("[data-part='back']").text_content()
     page.get_by_role("button", name="Next", exact=True).click()
     page.locator("[data-part='source'] .carried").first.wait_for()
@@ -147,7 +157,7 @@ def test_shares_of_a_long_translation_add_up(sight: Any) -> None:
     page.get_by_role("button", name="Stop writing").click()
     written = page.locator("#written button").count() + 1  # and the sign to begin
     pieces = page.locator(".way-piece.written").all_text_contents()
-    assert pieces[0] == f"{written - 4} earlier"
+    assert pieces[0] == f"{written - 3} earlier"
     assert len(pieces) == 5
     shares = page.locator("[data-part='back'] .carried")
     assert sum(float(shares.nth(i).get_attribute("data-share")) for i in range(5)) == (
@@ -180,7 +190,7 @@ def test_fourteen_pieces_stand_side_by_side(sight: Any) -> None:
 
 
 def test_step_by_step_opens_on_the_word_that_an_example_is_about(sight: Any) -> None:
-    page = sight.open("steps?on=model&stage=5")
+    page = sight.open("steps?on=model&stage=4")
     assert page.locator(".word-row [aria-pressed='true']").inner_text() == "·it"
     fields = page.locator(".side select")
     assert [fields.nth(i).input_value() for i in (-3, -2, -1)] == ["encoder", *named()]
@@ -286,7 +296,7 @@ def test_positions_turn_the_hands_of_clocks(sight: Any) -> None:
 def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     page = sight.open("steps?mask=causal")
     stages = page.locator(".stage-row button")
-    names = ["Queries, keys, values", "q · k", "× scale", "Mask", "Softmax", "Weighted sum"]
+    names = ["Queries, keys, values", "q · k", "÷ √dₖ", "Mask", "Softmax", "Weighted sum"]
     named = "all => all.map((each) => each.lastElementChild.textContent)"
     assert stages.evaluate_all(named) == names
     words = page.locator(".stage-row .mini-word")
@@ -303,11 +313,11 @@ def test_a_step_is_seen_in_its_place_and_chosen_there(sight: Any) -> None:
     assert stages.nth(3).get_attribute("aria-current") == "step"
     rows = page.locator(".word-row button").count()
     assert stages.nth(1).locator("rect:not([class])").count() == rows  # a score for each word
-    # An address of a step that there is not becomes that of the step that is shown: without a bias
-    # the scores as scaled, without a mask the softmax.
-    for stage, shown in ((3, 2), (4, 5)):
-        sight.open(f"steps?stage={stage}")
+    # An address counts as the page does; past the last step it becomes that of the last.
+    for stage, shown in ((3, 3), (5, 5), (9, 5)):
+        page = sight.open(f"steps?stage={stage}")
         sight.until(f"location.search.includes('stage={shown}')")
+        assert page.get_by_role("status").filter(has_text=f"Step {shown} of 5").count() == 1
     # The link to the causal mask follows the first word, from which it hides the others.
     page = sight.open("steps")
     page.get_by_text("Try a causal mask").click()

@@ -501,7 +501,7 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
     page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Back").click()
     assert page.locator("[data-stage]").get_attribute("data-stage") == "4"
-    for address in ("steps?stage=1&query=2", f"steps?on=model&model=t5&stage=1&row=1&text={URL}"):
+    for address in ("steps?stage=2&query=2", f"steps?on=model&model=t5&stage=2&row=1&text={URL}"):
         page = look.open(address)
         lines = page.locator("[data-stage='1'] .sums tr")
         lines.first.wait_for()
@@ -515,7 +515,7 @@ def test_steps_are_coloured_for_numbers_and_for_a_model_alike(look: Any) -> None
 
 
 def test_a_number_shows_what_it_is_made_of(look: Any) -> None:
-    page = look.open("steps?stage=1")
+    page = look.open("steps?stage=2")
     page.locator(".made tbody tr").nth(2).locator("td").nth(0).hover()
     assert page.locator(".equation + .readout").inner_text() == "“it” · “cat”: 1 · 0 + 2 · 4 = 8"
     [q, transposed, product] = [
@@ -560,8 +560,8 @@ def test_queries_are_made_of_tokens(look: Any) -> None:
     page.get_by_label("Examples").select_option("love")
     page.get_by_role("link", name="see X become Q, K and V").click()
     page.locator(".equation.crossed").wait_for()
-    tokens = torch.tensor([[2, 0, 1], [0, 2, 1], [1, 1, 0]])
-    all_weights = [[0, 1], [1, 1], [2, 1]], [[0, 2], [1, 1], [0, 0]], [[4, 0], [0, 3], [0, 1]]
+    tokens = torch.tensor([[2, 0, 0], [0, 1, 1], [1, 0, 1]])
+    all_weights = [[1, 1], [2, 0], [0, 1]], [[0, 2], [0, 1], [2, 0]], [[4, 0], [0, 3], [0, 1]]
     for place, weights in enumerate(all_weights):
         made = page.locator(".made").nth(place).locator("tbody tr").all()
         assert [row.locator("td").all_inner_texts() for row in made] == [
@@ -570,11 +570,11 @@ def test_queries_are_made_of_tokens(look: Any) -> None:
     # A number of a product marks its row of X and its column of that matrix.
     page.locator(".made").nth(1).locator("td").nth(1).hover()
     assert page.locator(".equation + .readout").inner_text() == (
-        "K of “cat”, channel 2: 2 · 2 + 0 · 1 + 1 · 0 = 4"
+        "K of “cat”, channel 2: 2 · 2 + 0 · 1 + 0 · 0 = 4"
     )
     assert page.locator(".matrix").nth(1).locator(".lit").all_inner_texts() == ["2", "1", "0"]
     # The words stand in the address: without them Q, K and V are queries, keys and values.
-    look.until("location.search.includes('x=2+0+1')")
+    look.until("location.search.includes('x=2+0+0')")
     page = look.open("steps?q=1+0&k=1+0%0A0+1&v=33%0A55&scale=0&stage=6")
     assert page.locator(".problem").count() == 0
     assert page.locator(".made td").all_inner_texts() == ["44"]

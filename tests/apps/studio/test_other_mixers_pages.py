@@ -271,7 +271,7 @@ def test_in_a_browser(
     assert "recurrent decoder" in page.locator("figure", has_text="What is remembered").inner_text()
     assert "all that is known of it is one vector" in page.locator(".step").inner_text()
     assert not page.locator(".side summary", has_text="Attention that is drawn").is_visible()
-    page = visit.open(f"block?model=convs2s&text={TEXT}")
+    page = visit.open(f"block?model=convs2s&text={TEXT}&part=input")
     assert "it has no norms" in page.locator(".sentence").last.inner_text()
     assert "null" not in page.locator(".detail").inner_text()
     assert page.locator(".problem").count() == 0

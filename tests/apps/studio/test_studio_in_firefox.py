@@ -87,7 +87,7 @@ def test_a_picture_is_completed_and_looked_into_in_firefox(firefox: Firefox, hom
 
 
 def test_it_means_the_cat_in_firefox(firefox: Firefox, home: str) -> None:
-    firefox.open(home + "steps?stage=5")
+    firefox.open(home + "steps?stage=4")
     firefox.value("""
       const example = document.querySelector('#example');
       example.value = 'it';

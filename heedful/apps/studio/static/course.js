@@ -17,7 +17,7 @@ export function startPage(studio) {
   return [
     h("h1", {}, "See a Transformer at work"),
     h("div", { class: "row begins" },
-      h("p", { class: "about" }, `${studio.pages.length} pages in ${studio.course.chapters.length} chapters. ${site ? "Models in this page" : "Models on this machine"} compute every picture.`),
+      h("p", { class: "about" }, `A Transformer lets each word look at the others, and writes one word after the other; see how, in ${studio.pages.length} pages in ${studio.course.chapters.length} chapters whose pictures ${site ? "models in this page" : "models on this machine"} compute.`),
       h("a", { class: "begin", href: addressOf(first.name) }, "Begin the tour")),
     openingPicture(studio),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),

@@ -59,6 +59,15 @@ export function number(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 10 });
 }
 
+/** A number with so many decimals. */
+export const fixed = (value, decimals) => (value === 0 ? "0" : value.toFixed(decimals).replace("-", "−"));
+
+/** As few decimals, of 2 to 4, as let sums add up as they are written; each is [its total, its terms, …]. */
+export const decimalsOf = (sums) => [2, 3].find((decimals) => {
+  const units = (value) => Math.round(Number(value.toFixed(decimals)) * 10 ** decimals);
+  return sums.every(([total, ...terms]) => terms.reduce((sum, term) => sum + units(term), 0) === units(total));
+}) ?? 4;
+
 /** A probability for people, in percent. */
 export const percent = (share, digits = 3) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, digits)} %`);
 

@@ -29,8 +29,8 @@ export const tinted = (content, index, side, shift = 1) => h("span", { class: `t
 export const BIAS = 3;
 export const MASK = 4;
 
-/** The number of the stage that is reached, among those there are: without a bias the scores are those before it, without a mask the softmax is next. */
-export const reached = (there, { stage }) => there.findIndex((each) => each >= (there.includes(stage) || stage !== BIAS ? stage : stage - 1));
+/** The place of the step that is reached among the stages there are: steps count from 1, as they are shown. */
+export const reached = (there, { stage }) => Math.min(there.length, Math.max(1, Math.round(stage))) - 1;
 
 /** The step that is reached, or all below each other, of the stages there are. */
 export function inPlace(parts, values, names, there) {
@@ -187,9 +187,9 @@ function stages(found, values, names, there) {
       h("thead", {}, h("tr", {}, h("td", {}), ["key", "value"].map((title) => h("th", { scope: "col", class: "words" }, title)))),
       h("tbody", {}, found.keys.map((each) => h("tr", {}, h("th", { scope: "row" }, key(each.key)), h("td", { class: "words" }, strip(each.vector, mostKey)), h("td", { class: "words" }, strip(each.value, mostValue))))))),
     lengths(found)],
-    () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. The largest are shown with their channel in brackets, the others as their sum."),
+    () => [h("p", {}, "The query of ", query(), " is multiplied by every key, channel by channel, and the products are added up. The largest are shown with their channel in brackets, the others as their sum."),
       lines(product, (each) => own(each, each.raw))],
-    () => [h("p", {}, `Every sum is multiplied with ${number(found.factor)}, which is 1 ÷ √${found.width} in most models`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
+    () => [h("p", {}, `Every sum is multiplied by ${number(found.factor)}, which is 1 ÷ √${found.width} in most models`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
       lines((each) => [own(each, each.raw), ` × ${number(found.factor)}`], (each) => own(each, each.scaled))],
     () => [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))],
     () => [h("p", {}, `A query sees ${found.mask}. Of ${found.columns.length} keys ${found.hidden} are hidden from it.`),

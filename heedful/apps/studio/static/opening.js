@@ -15,7 +15,8 @@ const TEXT = "The animal didn't cross the street because it was too ";
 const ENDS = [["tired", "es"], ["wide", "sie"]]; // German names a thing by the gender of its noun
 const LEAST = 0.05; // weights below draw no line
 const PAUSE = 300; // milliseconds after a letter until the sentence counts as typed
-const BEAT = 130; // milliseconds between two words that are written
+const [BEAT, REST] = [240, 1000]; // milliseconds between two words that are written, and of a rest at the pronoun
+const PRONOUNS = ["er", "sie", "es", "ihn", "ihm", "Er", "Sie", "Es"]; // one of a typed sentence is followed
 
 const example = (last) => `${TEXT}${last}.`;
 
@@ -77,15 +78,16 @@ function half({ last, pronoun, part, layer, head }) {
   const link = h("a", {}, "All heads");
   const again = button("Again", () => shown?.write(), { quiet: true });
   again.hidden = isStill();
-  const element = h("div", { "data-end": last }, host, h("p", { class: "row note" }, said, link, again));
+  const element = h("div", { "data-end": last }, host, h("p", { class: "row note" }, again, said, link));
   let text = "";
   let counted = () => {};
   let shown = null;
   const ask = live(host, (signal) => ownAttention({ model: MODEL, text, part, layer }, signal), ({ found, words }) => {
-    const row = pieceOf(found.rows.pieces, pronoun);
+    const followed = [pronoun, ...PRONOUNS].find((each) => pieceOf(found.rows.pieces, each) >= 0);
+    const row = pieceOf(found.rows.pieces, followed);
     link.href = addressOf("attention", new URLSearchParams({ model: MODEL, text, ...(row < 0 ? {} : { row }) }).toString());
     counted(words.maps.size, found.parts.find((each) => each.part === part).blocks.length);
-    shown = fill(host, { written: words.rows.pieces, read: words.columns.pieces, maps: words.maps, pronoun, said });
+    shown = fill(host, { written: words.rows.pieces, read: words.columns.pieces, maps: words.maps, pronoun: followed, said });
     shown.take(head);
     shown.write();
   });
@@ -137,14 +139,15 @@ function fill(host, { written, read, maps, pronoun, said }) {
     /** Let the words come one after the other, each with its lines; what is said of the followed word comes with it. */
     write() {
       if (isStill()) return;
-      const come = (element, frames, row) => element.animate(frames, { duration: BEAT, delay: row * BEAT, fill: "backwards" });
+      const comesAt = (row) => row * BEAT + (own >= 0 && row > own ? REST : 0);
+      const come = (element, frames, row) => element.animate(frames, { duration: BEAT, delay: comesAt(row), fill: "backwards" });
       look(own);
       rows.forEach((row) => come(below[row], [{ opacity: 0 }, { opacity: 1 }], row));
       if (own >= 0) {
-        come(said, [{ opacity: 0 }, { opacity: 1 }], own + 1);
-        for (const word of above) come(word, [{ backgroundColor: "transparent", offset: 0 }], own + 1);
+        come(said, [{ opacity: 0 }, { opacity: 1 }], own);
+        for (const word of above) come(word, [{ backgroundColor: "transparent", offset: 0 }], own);
       }
-      draw(rows.flatMap((row) => linesOf(row, { strong: row === own, delay: row * BEAT })));
+      draw(rows.flatMap((row) => linesOf(row, { strong: row === own, delay: comesAt(row) })));
     },
   };
 }

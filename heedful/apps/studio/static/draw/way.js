@@ -12,7 +12,7 @@ import { PARTS } from "./way_parts.js";
 const LEFT = 118; // room for the names of parts
 const [NARROW, LETTER] = [34, 4.7]; // the least width of a column, and of a letter; a drawing that is wider scrolls
 const [GAP, PASSED] = [16, 6]; // between two parts, where the flow is seen, and between two that are folded
-const ASIDE = 6; // columns of the decoder beside those of the encoder
+const ASIDE = 5; // columns of the decoder beside those of the encoder
 const BETWEEN = 0.6; // of a column, between encoder and decoder
 const WIDER = 1.35; // a column of the decoder, beside one of the encoder
 const FOLDS = { memory: "feedforward" }; // the encoder's last part becomes its one row
@@ -52,7 +52,7 @@ const STOPS = [
     tell: (found, query) => {
       const best = strongest(found.weights[query]);
       const power = Math.exp(found.scores[query][best]);
-      const inNumbers = ` In numbers: e to the power of the score, ${number(power, 3)}, divided by the sum of these powers in the row, ${number(power / found.weights[query][best], 3)}.`;
+      const inNumbers = ` In numbers: e^${number(found.scores[query][best], 3)} = ${number(power, 3)}, divided by the sum of these powers in the row, ${number(power / found.weights[query][best], 3)}.`;
       return `The softmax makes all numbers of a row positive, with a sum of 1. ${named(found, query)} gives ${share(found.weights[query][best])} of its attention to ${named(found, best)}.${inNumbers}`;
     } },
   { name: "Values", title: "Weighted values", part: "values",
@@ -72,7 +72,7 @@ const STOPS = [
   { name: "Sum", title: "What the decoder adds up", part: "stream", decoder: true,
     tell: (found) => `In block ${found.cross.layer + 1} three parts add to the newest column: self-attention what is written, cross-attention what stands in the source, and a feed-forward network what follows from both. The sum alone decides on ${goal(found)}.` },
   { name: "Logits", title: "Logits: a score for every piece", part: "writing",
-    tell: (found) => `This vector is multiplied with a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
+    tell: (found) => `This vector is multiplied by a vector for each of the ${number(found.vocabulary)} pieces. Each product is a logit: the higher, the better the piece fits. Below are the ten highest.` },
   { name: "Next word", names: (found) => (found?.predicts === "hidden" ? "Hidden word" : null), title: (found) => (found?.predicts === "hidden" ? "The hidden word" : "The next word"), part: "writing",
     tell: (found) => {
       if (found.ended) return "The end was chosen. Take the last word back to try another way.";
@@ -102,10 +102,10 @@ export function drawWay(host, found, view) {
   // Beside the decoder the encoder's steps are one row, what came out of them: the room is the decoder's.
   const names = decodes ? ["text", "pieces", "memory", ...passed.slice(passed.indexOf("back"))] : passed;
   const all = columns + (decodes ? BETWEEN + WIDER * ASIDE : 0);
-  const width = Math.max(host.clientWidth, left + all * Math.max(NARROW, Math.min(39, LETTER * longest + 4)) + 4);
+  const width = Math.max(host.clientWidth, left + all * Math.max(NARROW, Math.min(44, LETTER * longest + 4)) + 4);
   const step = (width - left - 4) / all;
   const scrolls = width > host.clientWidth;
-  const place = { left, step, width, scrolls, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
+  const place = { left, step, width, scrolls, seen: host.clientWidth, middle: (i) => left + (i + 0.5) * step, cell: Math.min(step - 4, 74) };
   if (decodes) place.aside = asideOf(found, place);
   const svg = s("svg", { class: [step < 42 ? "narrow" : "", scrolls ? "scrolls" : "", place.aside ? "decodes" : ""].join(" ").trim() || null, width, role: "group", "aria-label": describe(found, view) });
   // Names of rows that go along lie over strips: each has the ground of the page behind it.
@@ -125,7 +125,9 @@ export function drawWay(host, found, view) {
     const open = name === view.stops[view.stop].part;
     const inner = s("g", {});
     const height = PARTS[name](inner, found, { ...view, open, name: view.stops[view.stop].name, last: view.stop === view.stops.length - 1 }, place);
-    inner.append(...inner.querySelectorAll(":scope > .way-title")); // above what they slide over
+    const titles = [...inner.querySelectorAll(":scope > .way-title")];
+    if (scrolls) titles.forEach((title) => title.setAttribute("y", Number(title.dataset.top) - 3));
+    inner.append(...titles); // above what they slide over
     const outer = s("g", { "data-part": name, transform: `translate(0 ${y})` }, inner);
     parts.set(name, { inner, y, height, open });
     moves(outer, parts.get(name), before.get(name) ?? before.get(FOLDS[name]), before.size > 0);
@@ -134,7 +136,7 @@ export function drawWay(host, found, view) {
     if (name === "source") layer.append(flow(columns, place, parts.get("back").y - GAP, y));
     if (isAside) layer.append(flow(1, { middle: () => place.aside.newest }, name === "back" ? parts.get("pieces").y + 26 : y - gap, y, 0));
     layer.append(outer);
-    gap = names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
+    gap = !scrolls && names.indexOf(name) > 1 && names.indexOf(name) < names.length - 2 ? PASSED : GAP;
     y += height + gap;
   }
   // The text has no columns yet: the mark begins below it.

@@ -8,9 +8,11 @@ import { shownPiece, spokenPiece } from "./links.js";
 const STRIP = 11; // height of a part that is folded
 const VECTOR = 96; // height of a vector that is open
 const ROW = 22; // of a matrix, at most
+const LETTER = 0.56; // width of a letter of a piece, of its height
 const OR_MORE = " or more"; // at the end of a scale that some numbers pass
 
-const title = (text, y, colour = null) => s("text", { class: "way-name way-title", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
+/** The name of a row, at its left; where the drawing scrolls, above it: `top` is where the row begins. */
+const title = (text, y, top = 0, colour = null) => s("text", { class: "way-name way-title", x: 0, y, "data-top": top, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
 const hundredths = (weight) => (weight > 0 && weight < 0.01 ? "<0.01" : number(Number(weight.toFixed(2)))); // longer ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
@@ -66,10 +68,11 @@ function pressable(group, press, neighbour) {
   return group;
 }
 
-/** A piece in a box of some width: in smaller letters where it must, then cut. */
-function named(piece, x, y, room) {
-  const size = Math.max(7, Math.min(13, room / (0.56 * piece.length)));
-  return s("text", { x, y: y + 13 + size / 3, style: { fontSize: `${size.toFixed(1)}px` } }, cut(piece, Math.floor(room / (0.56 * size) + 0.01)));
+/** A piece in a box of some width: in letters of one size among the others, smaller where the longest needs it, then cut. */
+function named(piece, x, y, room, among) {
+  const longest = Math.max(...among.map((each) => shownPiece(each).length));
+  const size = Math.max(8.5, Math.min(13, room / (LETTER * longest)));
+  return s("text", { x, y: y + 13 + size / 3, style: { fontSize: `${size.toFixed(1)}px` } }, cut(shownPiece(piece), Math.floor(room / (LETTER * size) + 0.01)));
 }
 
 /** The pieces as buttons: the one that is pressed is followed. */
@@ -79,7 +82,7 @@ function pieces(found, view, { middle, step }, y) {
     const group = s("g", {
       class: `way-piece${chosen ? " chosen" : ""}`, role: "button", tabindex: chosen ? "0" : "-1", "aria-pressed": String(chosen), "aria-label": `Follow ${spokenPiece(piece)}`, "data-column": i,
     }, s("rect", { x: middle(i) - step / 2 + 2, y, width: step - 4, height: 26, rx: 5 }),
-    named(shownPiece(piece), middle(i), y, step - 5), s("title", {}, shownPiece(piece)));
+    named(piece, middle(i), y, step - 4, found.pieces), s("title", {}, shownPiece(piece)));
     return pressable(group, () => view.choose(i), (way) => group.parentNode.querySelector(`[data-column="${i + way}"]`));
   });
 }
@@ -124,7 +127,7 @@ const flowTo = (x, from, to) => s("path", { class: "way-flow followed", d: `M${x
 /** The decoder's pieces beside the encoder's; the newest one is followed. */
 function writtenPieces({ aside }) {
   const { step } = aside;
-  const box = (i, kind, piece) => s("g", { class: kind }, s("rect", { x: aside.middle(i) - step / 2 + 2, y: 0, width: step - 4, height: 26, rx: 5 }), piece ? named(shownPiece(piece), aside.middle(i), 0, step - 5) : null);
+  const box = (i, kind, piece) => s("g", { class: kind }, s("rect", { x: aside.middle(i) - step / 2 + 2, y: 0, width: step - 4, height: 26, rx: 5 }), piece ? named(piece, aside.middle(i), 0, step - 4, aside.shown) : null);
   return [...aside.shown.map((piece, i) => box(i, `way-piece written${i === aside.shown.length - 1 ? " chosen" : ""}`, piece)),
     ...Array.from({ length: aside.coming }, (_, i) => box(aside.shown.length + i, "way-coming"))];
 }
@@ -181,7 +184,7 @@ function vocabulary({ ids, vocabulary: count }, { query }, place, y) {
   const at = (id) => place.left + (wide * (id + 0.5)) / count;
   const bend = (y - 56) * 0.55;
   const order = [...ids.keys()].sort((i, j) => (i === query) - (j === query)); // the one that is followed lies above
-  return [title("All pieces", y + 14), s("rect", { class: "way-frame", x: place.left, y, width: wide, height: 20, rx: 4 }),
+  return [title("All pieces", y + 14, y), s("rect", { class: "way-frame", x: place.left, y, width: wide, height: 20, rx: 4 }),
     ...order.flatMap((i) => {
       const kind = i === query ? " followed" : "";
       return [s("path", { class: `way-flow${kind}`, d: `M${place.middle(i)} 52C${place.middle(i)} ${52 + bend} ${at(ids[i])} ${y - bend} ${at(ids[i])} ${y}` }),
@@ -192,16 +195,16 @@ function vocabulary({ ids, vocabulary: count }, { query }, place, y) {
 
 export const PARTS = {
   text(own, found, { open }, place) {
-    const largest = (1.8 * place.step * found.pieces.length) / found.text.length; // a letter is about half as wide as high
+    const largest = (1.8 * (place.scrolls ? place.seen : place.step * found.pieces.length)) / found.text.length; // a letter is about half as wide as high
     const size = Math.max(5, Math.min(open ? 24 : 13, largest));
-    own.append(place.scrolls ? "" : title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
+    own.append(place.scrolls ? "" : title("Text", open ? 34 : 14), s("text", { class: place.scrolls ? "way-name way-along" : "way-name", x: place.scrolls ? 0 : place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
     if (place.aside) own.append(s("text", { class: "way-name", x: place.aside.middle(0) - place.aside.step / 2, y: 14 }, "The decoder writes"));
     return open ? 56 : 18;
   },
   pieces(own, found, view, place) {
     own.append(title("Pieces", 17), ...pieces(found, view, place, 0), ...(place.aside ? writtenPieces(place) : []));
     if (!view.open) return 26;
-    own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))),
+    own.append(title("Numbers", 44, 47), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44, "data-at": `number:${i}` }, String(id))),
       ...vocabulary(found, view, place, 200));
     return 232;
   },
@@ -209,7 +212,7 @@ export const PARTS = {
     if (!open) return folded(own, "Embedding", "input", found.embedding, place);
     const rows = [["Token", "token", found.tokens], ["+ position", "position", found.positions], ["= input", "input", found.embedding]].filter(([, , values]) => values);
     const most = largest(...rows.map(([, , values]) => values));
-    rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50), followed(values, query, i * 108 + 66), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
+    rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50, i * 108), followed(values, query, i * 108 + 66), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
     own.append(...legend(most, place, rows.length * 108));
     return rows.length * 108 + 12;
   },
@@ -227,7 +230,7 @@ export const PARTS = {
         s("rect", { class: `way-frame${is ? " open" : ""}`, x: place.left, y, width: right, height: tall, rx: 8 }),
         spoken ? s("text", { class: "way-name", x: place.left + right / 2, y: y + 15, "text-anchor": "middle" }, words) : null,
         ...vectors(`after${i}`, found.after[i], place, { y: y + spoken + 3, height: tall - spoken - 7, most }));
-      own.append(title(`Block ${i + 1}`, y + tall / 2 + 4), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
+      own.append(title(`Block ${i + 1}`, y + tall / 2 + 4, y), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
       if (i) own.append(...found.pieces.map((_, j) => s("path", { class: "way-flow", d: `M${place.middle(j)} ${y - 12}L${place.middle(j)} ${y}` })));
     }
     own.append(...legend(most, place, found.layers * (tall + 12) - 4, OR_MORE));
@@ -236,7 +239,7 @@ export const PARTS = {
   head(own, found, { open, query }, place) {
     if (!open) return folded(own, `Head ${found.head + 1}`, "query", found.query, place);
     const most = largest(found.query, found.key, found.value);
-    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), followed(values, query, i * 108 + 66), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
+    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, i * 108, String(i)), followed(values, query, i * 108 + 66), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
     own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
     own.append(...legend(most, place, 324));
     return 336;
@@ -251,25 +254,25 @@ export const PARTS = {
   values(own, found, view, place) {
     if (!view.open) return folded(own, "Values", "mixed", found.context, place);
     const at = place.middle(view.query);
-    own.append(...pieces(found, view, place, 0), title("Value", 75, "2"), ...vectors("given", found.value, place, { y: 34, height: 72 }), title("× share", 124));
+    own.append(...pieces(found, view, place, 0), title("Value", 75, 40, "2"), ...vectors("given", found.value, place, { y: 40, height: 66 }), title("× share", 124, 116));
     found.weights[view.query].forEach((weight, j) => own.append(carried(place, j, at, [132, 196], weight),
       s("text", { class: "way-value", x: place.middle(j), y: 124, "data-at": `share:${j}` }, hundredths(weight))));
     const only = found.context.map((row, i) => (i === view.query ? row : []));
-    own.append(title("Mixed value", 240), ...vectors("mixed", only, place, { y: 198, height: 72 }),
-      title("All heads", 302), ...vectors("heads", found.attention_output, place, { y: 282, height: 32 }));
+    own.append(title("Mixed value", 240, 198), ...vectors("mixed", only, place, { y: 198, height: 72 }),
+      title("All heads", 302, 282), ...vectors("heads", found.attention_output, place, { y: 282, height: 32 }));
     return 314;
   },
   feedforward(own, found, view, place) {
     if (!view.open) return folded(own, "Feed-forward", "added", found.feedforward_output, place);
     own.append(...pieces(found, view, place, 0));
-    let y = 34;
+    let y = 40;
     if (found.inner) {
-      own.append(title("Neurons", y + 58), ...vectors("neurons", found.inner, place, { y, height: 108 }), title("active", y + 122),
+      own.append(title("Neurons", y + 58, y), ...vectors("neurons", found.inner, place, { y, height: 108 }), title("active", y + 122, y + 121),
         ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 122 }, share(value))));
-      y += 132;
+      y += 140;
     }
     const most = usual(found.feedforward_output, found.output);
-    own.append(title("Added", y + 30), followed(found.feedforward_output, view.query, y + 44), followed(found.output, view.query, y + 102), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
+    own.append(title("Added", y + 30, y), followed(found.feedforward_output, view.query, y + 44), followed(found.output, view.query, y + 102), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88, y + 58), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
       ...legend(most, place, y + 116, OR_MORE));
     return y + 128;
   },

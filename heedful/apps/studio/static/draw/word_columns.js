@@ -1,7 +1,7 @@
 // A block as columns, one for each word: lines cross where attention mixes them, and stay in a column
 // in the feed-forward network; what both bring is added to the stream, row by row, in numbers.
 
-import { isStill, number, s } from "../dom.js";
+import { decimalsOf, fixed, isStill, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { isMark } from "./flow.js";
 import { shownPiece } from "./links.js";
@@ -9,9 +9,9 @@ import { largest } from "./strip.js";
 
 const CELL = 7; // pixels of a channel
 const CHANNELS = 6; // so few that each can be seen and pointed at
-const [ROOM, WIDEST] = [26, 76]; // pixels of a word, at least and at most
+const [ROOM, SMALL, WIDEST] = [26, 46, 76]; // pixels of a word: at least, at least on a narrow screen, at most
 const [HEAD, GAP, LABEL] = [20, 4, 14];
-const BANDS = { all: 62, back: 62, own: 32 };
+const BANDS = { all: 68, back: 68, own: 32 };
 const MEETS = { all: () => true, back: (from, to) => from <= to };
 const TOLD = 0.05; // shares from here on are written
 const CLOSE = 34; // pixels of a word: where it has less, the largest share alone is written
@@ -75,7 +75,7 @@ function draw(host, picture, before, keep) {
   const width = Math.min(760, Math.max(300, host.clientWidth));
   const wide = width > 520;
   const [left, right] = wide ? [146, 72] : [14, 62];
-  const words = shownWords(picture, Math.floor((width - left - right) / ROOM));
+  const words = shownWords(picture, Math.floor((width - left - right) / (wide ? ROOM : SMALL)));
   const step = Math.min(WIDEST, (width - left - right) / words.length);
   const middle = (k) => left + (k + 0.5) * step;
   const end = left + words.length * step;
@@ -88,7 +88,7 @@ function draw(host, picture, before, keep) {
   const at = before ?? { word, channel: first };
   const drawn = [];
   const tops = [];
-  let y = HEAD;
+  let y = HEAD + (wide ? 0 : GAP);
   for (const { sign, name, place, vectors } of rows) {
     if (place) {
       const source = sourceOf(parts, place, words, middle, { left, end });
@@ -121,7 +121,7 @@ function draw(host, picture, before, keep) {
       frame.setAttribute("x", middle(column) - cell / 2 - 1);
       frame.setAttribute("y", tops[i] + now.channel * CELL - 1);
     });
-    const told = rows.map(({ sign, vectors }) => numberOf(sign, vectors[now.word][now.channel]));
+    const told = toldOf(rows, rows.map(({ vectors }) => vectors[now.word][now.channel]));
     figures.forEach((figure, i) => (figure.textContent = told[i]));
     svg.setAttribute("aria-label", `“${shownPiece(tokens[now.word])}”, channel ${now.channel + 1}: ${rows.map(({ name }, i) => `${name} ${told[i]}`).join(", ")}. Arrow keys go from channel to channel and from word to word.`);
   };
@@ -135,7 +135,11 @@ function draw(host, picture, before, keep) {
   host.replaceChildren(svg);
 }
 
-const numberOf = (sign, value) => (sign === "+" ? `${value < 0 ? "−" : "+"} ${number(Math.abs(value), 3)}` : `${sign ? "= " : ""}${number(value, 3)}`);
+/** The numbers of a channel with the signs of their rows, so exact that the sums are right as they are written. */
+function toldOf(rows, values) {
+  const decimals = decimalsOf(rows.flatMap(({ sign }, i) => (sign === "=" ? [[values[i], values[i - 2], values[i - 1]]] : [])));
+  return values.map((value, i) => (rows[i].sign === "+" ? `${value < 0 ? "−" : "+"} ${fixed(Math.abs(value), decimals)}` : `${rows[i].sign ? "= " : ""}${fixed(value, decimals)}`));
+}
 
 function shortened(piece, step) {
   const name = shownPiece(piece).replace(/^·(?=.)/, "");
@@ -191,7 +195,8 @@ function bandPicture(band, { row, y, high, wide, left, end, step, middle, words,
     return [ground, ...names, ...words.flatMap((_, k) => [s("path", { class: `lane-line${k === followed ? " own" : ""}`, "data-row": row, d: `M${middle(k)} ${top}V${bottom}` }),
       s("rect", { class: "lane-box", x: middle(k) - Math.min(14, step / 2 - 4), y: (top + bottom) / 2 - 6, width: Math.min(28, step - 8), height: 12, rx: 3 })])];
   }
-  const line = (x, to, weight, own) => s("path", { class: `lane-line${own ? " own" : ""}`, "data-row": row, d: `M${x} ${top}C${x} ${(top + bottom) / 2} ${middle(to)} ${(top + bottom) / 2} ${middle(to)} ${bottom}`, "stroke-width": own ? 1 + 8 * weight : 1, ...(own && source.weights ? { "stroke-opacity": 0.3 + 0.7 * weight, "data-share": weight } : {}) });
+  const from = top + LABEL; // below the shares
+  const line = (x, to, weight, own) => s("path", { class: `lane-line${own ? " own" : ""}`, "data-row": row, d: `M${x} ${from}C${x} ${(from + bottom) / 2} ${middle(to)} ${(from + bottom) / 2} ${middle(to)} ${bottom}`, "stroke-width": own ? 1 + 8 * weight : 1, ...(own && source.weights ? { "stroke-opacity": 0.3 + 0.7 * weight, "data-share": weight } : {}) });
   const meets = (index, i) => source.names || MEETS[mixes](index, i);
   const share = (i, index) => source.weights?.[i]?.[index] ?? 0;
   const lines = words.flatMap((i, k) => (k === followed ? [] : source.from.filter(({ index }) => meets(index, i)).map(({ x }) => line(x, k, 0, false))));

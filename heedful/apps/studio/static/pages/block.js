@@ -1,7 +1,7 @@
 import { call, live } from "../api.js";
 import { contextDefaults, contexts } from "../contexts.js";
-import { button, choice, panel } from "../controls.js";
-import { figure, folded, h, number, table } from "../dom.js";
+import { button, choice, more, panel } from "../controls.js";
+import { figure, folded, foldedSection, h, number, table } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { flowPicture, isMark, sharesOf } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
@@ -65,8 +65,10 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Block", options: [[-1, "the last"]] });
   const whole = h("div", { class: "result" });
   const carried = h("div", { class: "result" });
+  const which = more("Another block", stack, layer);
+  which.open = ["stack", "layer"].some((name) => query.has(name));
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer));
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, which));
   const blocks = folded("Through all blocks: what each sub-layer adds to the stream",
     choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) }), carried);
   blocks.open = state.differs(["measure"]);
@@ -212,16 +214,20 @@ function followed(host, side, state, second) {
   const steps = walk(state);
   picture.host.before(words, steps.element);
   const both = h("div", {}, picture.element);
+  const opened = foldedSection("Open the block", both);
+  opened.open = new URLSearchParams(location.search).has("part");
+  opened.addEventListener("toggle", () => (detail.hidden = !opened.open || opened.hidden));
   // Beside the drawing, where it is seen at once; a narrow screen has its settings in a drawer.
   const wide = matchMedia("(min-width: 72rem)");
   const put = () => (wide.matches ? side.append(detail) : both.append(detail));
   wide.addEventListener("change", put);
   put();
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
-  host.append(hint, second.answer, lesson.element, both, sentence);
+  host.append(hint, second.answer, lesson.element, sentence, opened);
   return (found) => {
     hint.hidden = found !== null;
-    both.hidden = sentence.hidden = detail.hidden = found === null;
+    opened.hidden = sentence.hidden = found === null;
+    detail.hidden = opened.hidden || !opened.open;
     lesson.element.hidden = true;
     if (found === null) {
       second.answer.hidden = true;
@@ -236,6 +242,7 @@ function followed(host, side, state, second) {
     const { tokens, shape } = found.parts[0];
     const word = state.values.word < 0 ? openedWord(found) : Math.min(state.values.word, tokens.length - 1);
     const marks = [...new Set(tokens.filter(isMark))].map(shownPiece);
+    opened.querySelector("h2").textContent = `Open the block: ${found.parts.length} parts, step by step`;
     picture.words.textContent = `Small bars: how long each word's vector is${marks.length ? `; pale: ${marks.map((mark) => `“${mark}”`).join(" and ")}` : ""}.`;
     sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stack}: ${norms[0].toLowerCase()}${norms.slice(1)}.`);
     const bands = bandsOf(found);
@@ -248,6 +255,8 @@ function followed(host, side, state, second) {
     renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
     const rows = streamRows(found.parts);
     lesson.element.hidden = rows === null;
+    // Going through the stops opens it, and it is all there is where the words have no columns.
+    if (rows === null || state.values.part !== "input") opened.open = true;
     if (rows === null) return;
     lesson.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
     lesson.words.textContent = `A column is a word, with ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1.`;

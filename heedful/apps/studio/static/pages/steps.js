@@ -1,6 +1,6 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, more, panel, tabs, text } from "../controls.js";
-import { h, number } from "../dom.js";
+import { decimalsOf, fixed, h, number } from "../dom.js";
 import { captioned, equation, matrix } from "../draw/matrix.js";
 import { arrive, BIAS, exponential, followed, followDefaults, inPlace, KINDS, MASK, reached, reads, sums, tinted } from "../model_steps.js";
 import { stageRow } from "../draw/stage_row.js";
@@ -14,7 +14,7 @@ export const wide = true;
 const EXAMPLES = {
   tokens: {
     name: "What “it” takes from “cat”: two channels", labels: "cat sat it", query: 3,
-    x: "2 0 1\n0 2 1\n1 1 0", q: "0 1\n1 1\n2 1", k: "0 2\n1 1\n0 0", v: "4 0\n0 3\n0 1",
+    x: "2 0 0\n0 1 1\n1 0 1", q: "1 1\n2 0\n0 1", k: "0 2\n0 1\n2 0", v: "4 0\n0 3\n0 1",
   },
   love: {
     name: "I love cats: four channels", labels: "I love cats",
@@ -43,13 +43,13 @@ const { name: _, x: WORDS, ...OPENED } = EXAMPLES.tokens;
 export const counted = ["layer", "head"];
 
 export const defaults = (studio) => ({
-  ...OPENED, x: "", scale: "", mask: "everything", bias: "none", stage: 0, all: false, ...followDefaults(studio),
+  ...OPENED, x: "", scale: "", mask: "everything", bias: "none", stage: 1, all: false, ...followDefaults(studio),
 });
 
-const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
+const STAGES = ["Queries, keys, values", "q · k", "÷ √dₖ", "+ bias", "Mask", "Softmax", "Weighted sum"];
 
 /** The formula in parts, each with the stages that compute it. */
-const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" / √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
+const FORMULA = [["softmax", [5]], ["( ", []], ["Q K", [0, 1]], ["ᵀ", [1]], [" ÷ √dₖ", [2]], [" + bias", [BIAS]], [", masked", [MASK]], [" ) ", []], ["V", [0, 6]]];
 
 /** The stages there are: without a bias or a mask, none for it. */
 const stagesOf = ({ bias, mask }) => STAGES.map((_, i) => i).filter((i) => (i !== BIAS || bias) && (i !== MASK || mask));
@@ -82,7 +82,7 @@ export function mount({ root, side, state, studio }) {
   const stagesHere = () => stagesOf(state.values.on === "model" ? model.has() : setIn(state.values));
   const go = (by) => {
     const there = stagesHere();
-    state.set({ stage: there[reached(there, state.values) + by] ?? state.values.stage });
+    state.set({ stage: reached(there, { stage: reached(there, state.values) + by + 1 }) + 1 });
   };
   const back = button("Back", () => go(-1), { quiet: true });
   const next = button("Next step", () => go(1));
@@ -114,6 +114,7 @@ export function mount({ root, side, state, studio }) {
   }, (found) => show(found));
 
   let last = null;
+  let kept = null; // the step that is open: {stage, number: among those there are}
   const [words, host] = [h("div", {}), h("div", {})];
   body.append(words, host);
   function show(found) {
@@ -125,7 +126,7 @@ export function mount({ root, side, state, studio }) {
     const there = stagesOf(setIn(state.values));
     oversee(stagesInShort(found, state.values), there, { row, word: queries[row], colour: row });
   }
-  const oversee = (short, there, query) => stageRow(overview, short.filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], ...query, choose: (stage) => state.set({ stage }, { step: true }) });
+  const oversee = (short, there, query) => stageRow(overview, short.filter(({ stage }) => there.includes(stage)), { at: there[reached(there, state.values)], ...query, choose: (stage) => state.set({ stage: there.indexOf(stage) + 1 }, { step: true }) });
   const arrange = () => {
     const { x, on } = state.values;
     if (side.firstChild === null || own.isConnected !== (on === "typed")) {
@@ -133,10 +134,14 @@ export function mount({ root, side, state, studio }) {
       result.replaceChildren(on === "model" ? model.body : body);
     }
     const there = stagesHere();
-    const at = reached(there, state.values);
+    // With a mask or a bias more or less, the same step has another number; an address may name one past the last.
+    const isKnown = on === "model" ? model.inShort().length > 0 : last !== null;
+    const at = kept && kept.number === state.values.stage ? Math.max(0, there.findIndex((stage) => stage >= kept.stage)) : reached(there, state.values);
+    if (isKnown) {
+      kept = { stage: there[at], number: at + 1 };
+      if (at + 1 !== state.values.stage) state.set({ stage: at + 1 });
+    }
     if (on === "model") oversee(model.inShort(), there, { row: 0, ...model.query() });
-    // An address tells the step that is open, of which there may be none of its number.
-    if (there[at] !== state.values.stage && (on === "model" ? model.inShort().length : last)) state.set({ stage: there[at] });
     formula.replaceChildren(...FORMULA.filter(([, stages]) => !stages.length || stages.some((each) => there.includes(each)))
       .flatMap(([words, stages]) => [stages.includes(there[at]) ? h("mark", {}, words) : words]));
     back.disabled = at <= 0;
@@ -208,7 +213,8 @@ function stages(found, state) {
   const query = () => tinted(`“${queries[row]}”`, row, "row");
   const key = (i) => tinted(keys[i], i, "column", shift);
   const own = (value, i, digits = 4) => tinted(number(value, digits), i, "column", shift);
-  const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
+  const decimals = decimalsOf(found.output[row].map((sum, channel) => [sum, ...found.parts[row].map((part) => part[channel])]));
+  const vector = (numbers, write = (value) => fixed(value, decimals)) => `(${numbers.map((value) => write(value)).join(", ")})`;
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
   const all = { rowNames: queries, columnNames: keys, highlight: row, shift };
   const choose = (i) => state.set({ query: i + 1 }, { step: true });
@@ -222,11 +228,11 @@ function stages(found, state) {
     0: () => (values.x.trim() ? fromTokens(found, values, { queries, row, dot, choose }) : [h("p", {}, "Every word has a query, a key and a value: its vector X times three matrices that training learns (", h("a", { href: "?" }, "see X become Q, K and V"), "). We follow ", query(), "."),
       h("div", { class: "columns thirds" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
         matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true, shift }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true, shift }))]),
-    1: () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
+    1: () => [h("p", {}, "The query of ", query(), " is multiplied by every key, channel by channel, and the products are added up. Point at a score to see its row of Q and its column of Kᵀ."),
       ...equation([{ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }, "×", { values: found.k[0].map((_, channel) => found.k.map((each) => each[channel])), caption: "Kᵀ", columnNames: keys, colours: "columns", shift }, "=", { values: found.raw, caption: "Q Kᵀ", ...all }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}” · “${keys[j]}”: ${dot(found.q[i], found.k[j], found.raw[i][j])}`, choose, at: [row, 0] }),
       sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)]))],
-    2: () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
+    2: () => [h("p", {}, `Every score is multiplied by ${number(found.factor)}${Math.abs(found.factor * Math.sqrt(found.k[0].length) - 1) < 1e-6 ? ` = 1 ÷ √${found.k[0].length}` : ""}, so that its spread does not grow with the width.`),
       ...turned({ values: found.raw, caption: "Q Kᵀ" }, `× ${number(found.factor)} =`, { values: found.scaled, caption: "Scaled scores" }, (i, j) => `“${queries[i]}”, “${keys[j]}”: ${short(found.raw[i][j])} × ${number(found.factor)} = ${short(found.scaled[i][j])}`),
       sums(keys.map((_, i) => [key(i), [own(found.raw[row][i], i), ` × ${number(found.factor)}`], own(found.scaled[row][i], i)]))],
     [BIAS]: () => [h("p", {}, "Each score gets a number for the positions of its query and key."),
@@ -240,8 +246,8 @@ function stages(found, state) {
     6: () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
       ...equation([{ values: found.weights, kind: "share", hidden, caption: "Weights", ...all }, "×", { values: found.v, caption: "V", keys: true, colours: true, shift }, "=", { values: found.output, caption: "Output", highlight: row, colours: true }],
         { from: () => [[0, "row"], [1, "column"]], tell: (i, j) => `“${queries[i]}”, channel ${j + 1}: ${dot(found.weights[i], found.v.map((each) => each[j]), found.output[i][j])}`, choose, at: [row, 0] }),
-      sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column", shift)], tinted(vector(found.parts[row][i]), i, "column", shift)]),
-        ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true)],
+      sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i], (value) => number(value, 3)), i, "column", shift)], tinted(vector(found.parts[row][i]), i, "column", shift)]),
+        ["sum", "", tinted(vector(found.output[row]), row, "row")]], true)],
   };
   return inPlace(parts, values, STAGES, stagesOf(setIn(values)));
 }

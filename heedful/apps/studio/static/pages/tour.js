@@ -258,7 +258,7 @@ export function mount({ root, side, state, studio }) {
       h("p", { class: "row", dir: "auto", id: "written" },
         before.length ? h("span", { class: "note" }, before.map(shownPiece).join("").replaceAll("·", " "), ids.length ? "" : " …") : null,
         ids.length ? ids.map((_, i) => h("button", { type: "button", class: "quiet", title: "Go back to this word and choose another", onclick: () => pick(ids.slice(0, i)) },
-          pieces[i] === undefined ? "(the end)" : spokenPiece(pieces[i]))) : before.length ? null : h("span", { class: "note" }, "Nothing is written yet.")),
+          pieces[i] === undefined ? "(the end)" : spokenPiece(pieces[i]))) : before.length ? null : h("span", { class: "note" }, writing ? "The first word comes …" : "Nothing is written yet.")),
       ids.length ? button("Take the last word back", () => pick(ids.slice(0, -1)), { quiet: true }) : null,
       found.ended ? null : button(writing ? "Stop writing" : "Let it write", on, { quiet: true }));
   }
