@@ -290,13 +290,18 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     bold = page.locator(".tree .node.bold text:first-of-type").all_inner_texts()
     assert len(bold) == len(known.hypotheses[0].tokens) + 2  # its tokens, start and end
 
+    bars = "(all) => all.map((each) => each.width.baseVal.value / 100)"  # of the box's width
+    lengths = page.locator(".tree .node[data-column='0'] .chance").evaluate_all(bars)
+    scores = [each.score for each in known.steps[0].ranked][: len(lengths)]
+    assert lengths == pytest.approx([math.exp(score) for score in scores], abs=1e-4)
+
     tree = page.locator(".tree svg")
     tree.focus()
     for key in ("ArrowRight", "ArrowDown"):
         tree.press(key)
     readout = page.locator("figure", has_text="The beam as a tree").locator(".readout")
     second = known.steps[0].ranked[1]
-    assert readout.inner_text().startswith("Step 1, ")
+    assert readout.inner_text().startswith("Step 1, “")
     assert f"has {percent(math.exp(second.score))} in all and went on" in readout.inner_text()
     tree.press("Enter")  # the text of the box is what is written
     at.until(f"location.search.includes('chosen={second.token}')")

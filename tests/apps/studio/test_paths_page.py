@@ -100,7 +100,7 @@ def test_the_signal_hops_and_pales(visit: Any, browser: Any) -> None:
       return isPale && /^Recurrent: step (1\\d|2[0-2]) of 23$/.test(said);
     }""")
     assert attention.locator("h3").inner_text() == "Attention: 1 step"
-    assert "is left" in recurrent.locator("figcaption").inner_text()
+    assert recurrent.locator("figcaption").inner_text() == "One word at a time."
     ended = """() => !document.querySelector(".sent") &&
       document.querySelector(".compared figcaption").textContent.includes("arrives")"""
     page.wait_for_function(ended)
@@ -274,7 +274,9 @@ def test_a_sentence_is_followed(visit: Any) -> None:
         assert (len(words), words[0], words[-1]) == (24, "Anna", "her")
         assert picture.locator("rect.on").count() == 24
     title = page.locator("h2", has_text="Does it matter?")
-    assert title.inner_text().endswith("17 words: 12.4 BLEU without attention, 26.8 with it")
+    assert title.inner_text().endswith(
+        "BLEU at 17 words: LSTM 12.4, with attention 26.8, Transformer 23.4"
+    )
     names = page.locator("section", has=title).locator(".legend li").all_text_contents()
     assert sorted(names) == ["LSTM with attention", "LSTM, one vector", "Transformer"]
     # Beside it, what attention costs: as much as the other at the width of the vectors.

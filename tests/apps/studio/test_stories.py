@@ -90,6 +90,8 @@ def test_strips_follow_the_chosen_scheme(visit: Any) -> None:
     told = page.locator("h2", has_text="Without positions attention cannot tell")
     assert told.inner_text().startswith("“dog bites man” or “man bites dog”?")
     assert told.bounding_box()["y"] < page.locator(".hands").first.bounding_box()["y"]
+    heading = strips.locator("figure thead th").last
+    assert heading.inner_text() == "largest change of a number"
     assert visit.fact("order-without") == "0"
     assert float(visit.fact("order-later")) > 1
     page.get_by_role("button", name="Rotary").click()

@@ -320,6 +320,15 @@ def test_the_warm_up_chooses_a_recorded_run(visit: Any) -> None:
     assert bars.get_by_role("button", pressed=True).inner_text() == "10 %"
     assert proof.locator("text.end.strong").all_text_contents() == ["10 %"]
     assert "but the runs overlap" in visit.fact("best")
+    bars.get_by_role("button", name="none").click()
+    visit.idle()
+    best = re.sub(r"\s+", " ", visit.fact("best"))
+    assert best == "Best: a warm-up of 20 % of the steps, 98 % right."
+    assert "Why a warm-up helps" in said.inner_text()
+    wide = [button.bounding_box()["width"] for button in bars.get_by_role("button").all()]
+    assert max(wide) - min(wide) < 1
+    proof.locator("text.end", has_text="10 %").click(force=True)
+    visit.idle()
     # The mean and the four runs of the chosen one and of the one without warm-up.
     assert proof.locator("path.line:not(.faint)").count() == 2
     assert proof.locator("path.line").count() == len(ends) + 8

@@ -35,7 +35,7 @@ export function wordOrder(state) {
     const later = `${first}, ${found.later_by} places later`;
     title.textContent = `“${first}” or “${other}”? Without positions attention cannot tell`;
     const summary = figure("How the output of each word changes from one to the other");
-    summary.host.append(table("Change of each word's output", ["", ...words, "most"],
+    summary.host.append(table("Change of each word's output", ["", ...words, "largest change of a number"],
       [["without", "no positions"], ["with", WITH[state.values.scheme]], ["later", `${found.later_by} later`]].map(([name, title]) => [title,
         ...gaps(name).map((gap) => (round(largest(gap)) ? strip(gap, widest) : "the same")), h("span", { "data-fact": `order-${name}` }, number(round(found[name].difference), 3))])));
     summary.words.append(Object.keys(SAYS).map((name) => SAYS[name][round(found[name].difference) ? 0 : 1]).join(" "));

@@ -18,12 +18,24 @@ export const shareCell = (weight, most, kind = "bar") => ({ content: weight < 0.
 /** A cell with a score. */
 export const scoreCell = (score) => ({ content: score.toFixed(1).replace("-", "−") });
 
-/** Where the word of the longest bar begins, beside the names of the rows. */
-function strongest(rows, buttons) {
+/** The word of the longest bar. */
+function strongest(rows) {
   const weights = rows.flatMap(([, cells]) => cells.map(({ weight = 0 }, word) => [weight, word]));
-  const [, word] = weights.reduce((most, each) => (each[0] > most[0] ? each : most), [0, 0]);
+  return weights.reduce((most, each) => (each[0] > most[0] ? each : most), [0, 0])[1];
+}
+
+/** Scroll to the chosen word and the longest bar; without room for both, to the bar, or to a word that was just clicked. */
+function showBoth(row, buttons, chosen, most, isClicked) {
   const { offsetLeft, offsetWidth } = buttons.previousSibling;
-  return buttons.children[word].offsetLeft - offsetLeft - offsetWidth;
+  const room = row.clientWidth - offsetWidth - 8;
+  const [own, longest] = [chosen, most].map((word) => {
+    const { offsetLeft: from, offsetWidth: wide } = buttons.children[word];
+    return { from: from - offsetLeft - offsetWidth, wide };
+  });
+  const [first, last] = own.from < longest.from ? [own, longest] : [longest, own];
+  const end = last.from + last.wide - room;
+  const middle = ({ from, wide }) => from - (room - wide) / 2;
+  row.scrollLeft = end <= first.from ? Math.max(end, Math.min(middle(own), first.from)) : middle(isClicked ? own : longest);
 }
 
 /**
@@ -46,10 +58,6 @@ export function wordShares(host, { words, chosen, choose, hidden = [], rows, lab
   }
   const row = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": of }, grid);
   host.replaceChildren(row);
-  const own = buttons.children[chosen];
-  if (own) { // on a phone it is in sight, and the longest bar if there is room for both
-    const [left, width] = [own.offsetLeft, own.offsetWidth];
-    row.scrollLeft = Math.max(Math.min(left - (row.clientWidth - width) / 2, strongest(rows, buttons)), left + width - row.clientWidth + 8);
-  }
+  if (buttons.children[chosen]) showBoth(row, buttons, chosen, strongest(rows), focused);
   if (focused) host.querySelector("[tabindex='0'].piece")?.focus({ preventScroll: true });
 }

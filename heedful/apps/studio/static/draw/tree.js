@@ -15,7 +15,7 @@ const STEP = 700; // milliseconds from column to column while the tree grows
  * @param host where
  * @param tree {columns: [[{label, value, text, share, parent, kind, tell}]], value, first, path, describe, choose}
  *   parent: row in the column before; kind: names a style; value: what values are; text: what stands in the box for the value; share: length of its bar, of
- *   the largest in its column; path: rows to draw boldly, for each column; second: rows of another way, dashed; tell: the words for who points at it;
+ *   the whole box; path: rows to draw boldly, for each column; second: rows of another way, dashed; tell: the words for who points at it;
  *   choose: called with column and row of a node that is clicked, or −1
  * @returns {mark: frames the node at the end of some rows, or none; grow: lets the columns come one after the other, calls back at the end, and returns what ends it}
  */

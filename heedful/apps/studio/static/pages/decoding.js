@@ -115,7 +115,7 @@ export function mount({ root, below, side, state, studio }) {
     why.replaceChildren(whyWord({ model, line, tokens, token }, { word: last && step.ended ? "(the end)" : spokenPiece(piece), limits, again: translates() ? undefined : "Continue again" }));
   }
   const drawStep = () => {
-    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
+    refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), isBegun: isBegun(), state }));
     marks();
     showCache(kept, step, translates());
   };
@@ -188,12 +188,13 @@ function fill(select, state, name, numbers) {
   select.querySelector("select").value = String(state.values[name]);
 }
 
-function showStep(host, found, { chosen, choose, greedy, translates, state }) {
+function showStep(host, found, { chosen, choose, greedy, translates, isBegun, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...(open ? chosen : chosen.slice(0, -1)), id]); // another token takes the place of the end
   const written = h("p", { class: "row writes" }, h("span", { class: "note", dir: "auto" }, state.values.text, translates ? " →" : ""),
-    h("span", { class: open ? "text goes-on" : "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet.")));
+    h("span", { class: open ? "text goes-on" : "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet.")),
+    isBegun && chosen.length ? h("span", { class: "note" }, "(begun by the model, with the likeliest words)") : null);
   const bar = h("p", { class: "row" },
     open ? button(`Most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
@@ -282,7 +283,7 @@ function candidates(found, pick, state, end) {
       h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-pressed": end === null ? null : String(each.id === end), "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, each.id === end ? "(end)" : shownPiece(each.piece)),
       h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), changed ? track(each.drawn, 1) : null),
       h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null,
-      h("button", { type: "button", class: "quiet reason", title: "Why this word?", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "?")))));
+      h("button", { type: "button", class: "quiet reason", title: "Why this word?", "aria-label": `Why ${spokenPiece(each.piece)}?`, onclick: () => state.set({ why: String(each.id) }, { step: true }) }, "why?")))));
 }
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
@@ -296,15 +297,12 @@ const chanceOf = (score) => (score > RARE ? percent(Math.exp(score), 2) : `1 in 
 function showBeam(host, found, { dropped, longest, beam }, choose) {
   const shown = found.steps.map((step) => step.looked.map((each, j) => ({ ...each, place: j })).filter((each) => dropped || each.fate !== "dropped"));
   const parentOf = (i, each) => (i ? shown[i - 1].findIndex((other) => other.beam === each.parent) : -1);
-  const columns = shown.map((step, i) => {
-    const most = Math.max(...step.map((each) => each.score));
-    return step.map((each) => {
-      const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
-      const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
-      return { label: shownPiece(each.piece), value: each.score, text: chanceOf(each.score), share: Math.exp(each.score - most), parent: parentOf(i, each), kind: rank < 0 ? each.fate : "ended returned",
-        tell: `Step ${i + 1}, ${shownPiece(each.piece)}: ${percent(each.probability)} here; “${each.text}” has ${percent(Math.exp(each.score))} in all and ${FATES[each.fate]}${end}.` };
-    });
-  });
+  const columns = shown.map((step, i) => step.map((each) => {
+    const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
+    const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
+    return { label: shownPiece(each.piece), value: each.score, text: chanceOf(each.score), share: Math.exp(each.score), parent: parentOf(i, each), kind: rank < 0 ? each.fate : "ended returned",
+      tell: `Step ${i + 1}, “${spokenPiece(each.piece)}”: ${percent(each.probability)} here; “${each.text}” has ${percent(Math.exp(each.score))} in all and ${FATES[each.fate]}${end}.` };
+  }));
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);

@@ -142,7 +142,7 @@ function toldOf({ found, word, hidden, mask, bias }) {
   const lost = without?.reduce((sum, weight, i) => sum + (hidden[word][i] ? weight : 0), 0) ?? 0;
   const other = without?.indexOf(Math.max(...without));
   return [UNTRAINED[bias] ? `${UNTRAINED[bias]}“${names[word]}”: ` : `“${names[word]}” may look at ${seen.length} of ${names.length} tokens: `, ...says,
-    ...(found.added && without ? [`Without the bias “${names[other]}” gets `, strong(without[other]), "."] : []),
+    ...(found.added && without ? [`Without the bias “${names[other]}” gets `, strong(without[other]), ".", ...(bias === "alibi" ? [` This head of ${found.head.model} was trained without ALiBi; trained with it, it would score otherwise.`] : [])] : []),
     ...(lost > 0.005 ? ["Without the mask ", strong(lost), mask === "causal" ? " would go to words that are not written yet, and that it has to predict." : " would go to words that the mask hides."] : [])];
 }
 
@@ -152,7 +152,7 @@ function addedPicture({ host, words, element }, { found, hidden, sides, state })
   const title = element.querySelector("h3");
   if (found.added) {
     title.textContent = "Mask and bias";
-    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? `The farther, the lower.${found.head ? ` (${found.head.model} was trained without it.)` : ""}` : "One colour, one distance: pairs that share what is learned."}`;
+    words.textContent = `Hatched: hidden by the mask. Colours: what head ${head} adds to the score. ${bias === "alibi" ? "The farther, the lower." : "One colour, one distance: pairs that share what is learned."}`;
     heatMap(host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${head} adds to each score.` });
   } else if (found.scores) {
     title.textContent = "Scores";

@@ -192,8 +192,9 @@ function stepped(host, rest, price, state) {
     if (!sharesOf(kind)) return; // others are measured meanwhile
     const steps = shaded[kind].route.length - 1;
     pictures[kind].element.querySelector("h3").textContent = `${KINDS[kind][0]}: ${step < steps ? `step ${step} of ${steps}` : stepsOf(steps)}`;
-    words.replaceChildren(kind === "recurrent" ? "One word at a time. Of " : "All words at once. Of ", `${firstWord(shaded[kind].length)} `, h("strong", {}, arrives(left(kind, step))),
-      step < steps ? " is left" : ` arrives${kind === "recurrent" ? ` (${CELLS[networkOf(kind)]})` : ""}`);
+    words.replaceChildren(kind === "recurrent" ? "One word at a time." : "All words at once.",
+      // What is left on the way says nothing yet beside what attention brings to the end.
+      ...(step < steps ? [] : [` Of ${firstWord(shaded[kind].length)} `, h("strong", {}, arrives(left(kind, step))), ` arrives${kind === "recurrent" ? ` (${CELLS[networkOf(kind)]})` : ""}`]));
   };
   /** Draw the two that are compared; their tokens are as pale as what arrives of them, the first one as the first of all tokens. */
   const shade = () => {

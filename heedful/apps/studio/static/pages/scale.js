@@ -87,7 +87,8 @@ function compared(host) {
     picture.element.append(about);
     return { side, picture, about, colour };
   });
-  host.append(h("div", { class: "columns two" }, sides.map((each) => each.picture.element)));
+  host.append(h("div", { class: "columns two" }, sides.map((each) => each.picture.element)),
+    h("p", {}, "These numbers are of one random query. The curve of the gradient below is the mean of 64: those whose best keys are nearly level have a far larger one."));
   return (found, { width, keys }) => {
     for (const { side, picture, about, colour } of sides) {
       const { weights, largest, effective, gradient } = found[side];
@@ -107,7 +108,7 @@ function compared(host) {
 function atEveryWidth(host) {
   const pictures = {
     deviation: figure("Standard deviation of the scores", "Without the division it grows as √dₖ: a straight line, as both axes are logarithmic."),
-    gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets. The mean of 64 queries; above stands that of one."),
+    gradient: figure("Size of the gradient", "Derivative of the weights by the scores: the signal that training gets. The mean of 64 queries."),
     entropy: figure("Entropy of the weights", "Near 0 one key has all the weight. Dashed: all keys have the same. Keys that count: e to this entropy, as many as would share the weight equally."),
   };
   const { entropy, ...first } = pictures;

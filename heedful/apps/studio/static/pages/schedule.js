@@ -178,7 +178,8 @@ function sentence({ warmups, steps, seeds, rate }, chosen, isRecorded) {
   return {
     told: [h("strong", { "data-fact": "chosen" }, chosen === none ? "No warm-up" : `Warm-up over ${of(chosen)} of the steps`), isRecorded ? "" : ", the nearest that was recorded",
       `: ${whole(chosen.exact)} of unseen dates exactly right, from ${whole(least(chosen))} to ${whole(most(chosen))} in ${seeds} runs. `,
-      h("span", { "data-fact": "best" }, chosen === best ? `The most${others}` : `The most: ${of(best)} with ${whole(best.exact)}${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`)],
-    why: `Thin lines: the ${seeds} runs, each from other random weights. Without warm-up the loss falls sooner and ends higher, and chance decides how high; the usual reason: Adam's averages of past gradients at first know few batches. A small translator of dates; the rate goes to ${rate} and down a cosine.`,
+      h("span", { "data-fact": "best" }, chosen === best ? `The best${others}` : `Best: a warm-up of ${of(best)} of the steps, ${whole(best.exact)} right${overlaps(chosen, best) ? ", but the runs overlap" : ""}.`),
+      " Why a warm-up helps, as is usually said: at first Adam's averages are of few gradients, and a large step by them can go astray."],
+    why: `Thin lines: the ${seeds} runs, each from other random weights. Without warm-up the loss falls sooner and ends higher, and chance decides how high. A small translator of dates; the rate goes to ${rate} and down a cosine.`,
   };
 }
