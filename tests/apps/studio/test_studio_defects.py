@@ -133,9 +133,11 @@ def test_a_page_goes_on_when_the_server_is_back(visit: Any) -> None:
 
 def test_layers_are_counted_from_one_everywhere(visit: Any) -> None:
     for path in ("attention?text=the+cat", "steps?on=model&text=the+cat", "block?text=the+cat"):
-        page = visit.open(path)
-        name = "Block" if path.startswith("block") else "Layer"
-        options = page.get_by_label(name, exact=True).locator("option").all_inner_texts()
+        page = visit.open(f"{path}&layer=1")
+        field = page.get_by_label("Block" if path.startswith("block") else "Layer", exact=True)
+        visit.idle()
+        assert field.locator("option:checked").inner_text().startswith("1"), path
+        options = field.locator("option").all_inner_texts()
         assert not any(option.startswith("0") for option in options), path
         assert any(option.startswith("1") for option in options), path
 
