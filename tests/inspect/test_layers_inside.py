@@ -102,7 +102,7 @@ def test_what_cannot_be_traced():
             )
         with pytest.raises(ConfigError, match="all layers and rows"):
             rollout(wrong)
-    with pytest.raises(ConfigError, match="no row 3"):
+    with pytest.raises(ConfigError, match="no row with index 3"):
         flow(drawn_map(), rows=[3])
 
 
