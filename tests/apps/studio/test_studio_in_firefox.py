@@ -259,7 +259,7 @@ def test_tables_are_not_cut_in_firefox(firefox: Firefox, home: str, page: str) -
         viewport={"width": 1280, "height": 900},
     )
     firefox.open(home + page)
-    wait_for(firefox, "document.querySelector('main td.words') !== null")
+    wait_for(firefox, "document.querySelector('main td') !== null")
     cut = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
     assert firefox.value(f"{cut}.map((each) => each.getAttribute('aria-label')).join()") == ""
 
