@@ -147,13 +147,8 @@ def main() -> None:
     }
     # After the scores, which are those of the model itself. It writes "20 Katzen" for "2 cats", and
     # "Eridelberg" for "Heidelberg".
-    languages = ["en", "de"]
-    stated = {
-        "schema_version": 1,
-        "numbers": "localize",
-        "copy_unknown": True,
-        "languages": languages,
-    }
+    stated = {"schema_version": 1, "languages": ["en", "de"]}
+    stated |= {"numbers": "localize", "copy_unknown": True}
     (place / WRITING_FILE).write_text(json.dumps(stated, sort_keys=True) + "\n", encoding="utf-8")
     write_card(place, card, minutes=minutes)
     print(json.dumps({"model": "en-de", "scores": test}, ensure_ascii=False))

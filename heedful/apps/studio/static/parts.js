@@ -105,9 +105,6 @@ const ORDER = {
   masked_lm: [...ENCODER, "output", "softmax"],
 };
 
-/** The part of the model that a step belongs to. */
-const GROUPS = { embedding: "Input", positions: "Input", written: "Decoder", masked: "Decoder", cross: "Decoder", d_network: "Decoder", d_repeat: "Decoder", output: "Output", softmax: "Output" };
-
 /** The steps that a family of layers has none of. */
 const LACKS = {
   blocks: [], recurrent: ["positions", "first_sum", "network", "second_sum", "d_network"], convolution: ["network", "second_sum", "d_network"],
@@ -137,7 +134,7 @@ const CROSSING = {
 export function steps(values) {
   const { task, family } = values;
   return ORDER[task].filter((key) => !LACKS[family].includes(key)).map((key) => {
-    const own = { key, group: GROUPS[key] ?? (task === "translation" ? "Encoder" : "Block"), ...ALL[key] };
+    const own = { key, ...ALL[key] };
     if (key === "attention") Object.assign(own, mixing(values, task === "causal_lm"));
     if (key === "masked") Object.assign(own, mixing(values, true));
     if (values.channel_mix && key === (task === "causal_lm" ? "network" : "d_network")) Object.assign(own, { name: "Channel mix", does: "Each vector, together with the one before it, goes through a squared ReLU behind a gate." });

@@ -95,13 +95,12 @@ export function liveTraining({ components, seed = () => 1, isOwn = () => true, c
     if (training) {
       bar.value = training.step / training.max_steps;
       last = training;
-      tell();
     }
     const now = JSON.stringify([training?.number, training?.state, training?.step, training?.loss.length]);
     if (now !== shown) {
       shown = now;
       element.retell();
-    }
+    } else tell();
     if (busy) waiting = setTimeout(() => ask("progress", {}), EVERY);
   }
 

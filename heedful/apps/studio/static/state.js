@@ -50,20 +50,21 @@ function writeAddress(kind, address) {
  */
 export function openState(defaults, counted = []) {
   const watchers = new Set();
+  const shift = (name, texts, by) => (counted.includes(name) ? texts.map((text) => shifted(text, by)) : texts);
   let values = read();
   let waiting = null;
 
   function read() {
     const query = new URLSearchParams(location.search);
     return Object.fromEntries(Object.entries(defaults).map(([name, value]) =>
-      [name, query.has(name) ? parse(query.getAll(name).map((text) => (counted.includes(name) ? shifted(text, -1) : text)), value) : value]));
+      [name, query.has(name) ? parse(shift(name, query.getAll(name), -1), value) : value]));
   }
 
   function address(named = []) {
     const query = new URLSearchParams(embedded ? { embed: "1" } : {});
     for (const [name, value] of Object.entries(values)) {
       if (same(value, defaults[name]) && !named.includes(name)) continue;
-      for (const text of write(value)) query.append(name, counted.includes(name) ? shifted(text, 1) : text);
+      for (const text of shift(name, write(value), 1)) query.append(name, text);
     }
     const text = query.toString();
     return location.pathname + (text ? `?${text}` : "") + location.hash;

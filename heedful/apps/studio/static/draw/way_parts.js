@@ -4,6 +4,7 @@
 import { number, s } from "../dom.js";
 import { css, diverging, ink, sequence } from "./colours.js";
 import { shownPiece, spokenPiece } from "./links.js";
+import { largest, usual } from "./strip.js";
 
 const STRIP = 11; // height of a part that is folded
 const VECTOR = 96; // height of a vector that is open
@@ -16,15 +17,6 @@ const title = (text, y, top = 0, colour = null) => s("text", { class: "way-name 
 const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
 const hundredths = (weight) => (weight > 0 && weight < 0.01 ? "<0.01" : number(Number(weight.toFixed(2)))); // longer ones would touch, side by side
 const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
-
-/** The largest size among the numbers of some rows of vectors: the end of the scale that they share. */
-const largest = (...rows) => rows.flat(2).reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
-
-/** A size below which nearly all numbers of some rows of vectors lie: a few channels are far larger than all others. */
-function usual(...rows) {
-  const sizes = rows.flat(2).map(Math.abs).sort((a, b) => a - b);
-  return Math.max(1e-9, sizes[Math.floor(0.97 * (sizes.length - 1))] ?? 0);
-}
 
 /** What the colours of a scale stand for, from its lowest number to its highest. */
 function scaleOf([low, high], colour, place, y, words = "") {
@@ -39,7 +31,7 @@ function scaleOf([low, high], colour, place, y, words = "") {
 const legend = (most, place, y, words = ", on one scale") => scaleOf([-most, most], (value) => diverging(value / most), place, y, words);
 
 /** A row of vectors: a column of coloured cells for each, marked by what it is and its place. */
-function vectors(role, rows, { middle, cell }, { y = 0, height, most = usual(rows) }) {
+function vectors(role, rows, { middle, cell }, { y = 0, height, most = usual(...rows) }) {
   const tall = (row) => height / row.length + (height > 4 * row.length ? -0.8 : 0.4); // a line between cells that have room
   return rows.map((row, i) => s("g", { "data-at": `${role}:${i}` }, row.map((value, j) => s("rect", {
     x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: tall(row), fill: css(diverging(value / most)), "data-says": `${role === "neurons" ? "neuron" : `channel ${j + 1}`}: ${number(value, 3)}`,
@@ -211,7 +203,7 @@ export const PARTS = {
   embedding(own, found, { open, query }, place) {
     if (!open) return folded(own, "Embedding", "input", found.embedding, place);
     const rows = [["Token", "token", found.tokens], ["+ position", "position", found.positions], ["= input", "input", found.embedding]].filter(([, , values]) => values);
-    const most = largest(...rows.map(([, , values]) => values));
+    const most = largest(...rows.flatMap(([, , values]) => values));
     rows.forEach(([name, role, values], i) => own.append(title(name, i * 108 + 50, i * 108), followed(values, query, i * 108 + 66), ...vectors(role, values, place, { y: i * 108, height: VECTOR, most })));
     own.append(...legend(most, place, rows.length * 108));
     return rows.length * 108 + 12;
@@ -220,7 +212,7 @@ export const PARTS = {
     if (!view.open) return folded(own, `Block ${found.layer + 1}`, `after${found.layer}`, found.attention_output, place);
     const tall = Math.min(64, 320 / found.layers);
     const spoken = tall > 48 ? 20 : 0; // room for the words of a block
-    const most = usual(...found.after);
+    const most = usual(...found.after.flat());
     const right = place.step * found.pieces.length;
     for (let i = 0; i < found.layers; i += 1) {
       const y = i * (tall + 12);
@@ -238,7 +230,7 @@ export const PARTS = {
   },
   head(own, found, { open, query }, place) {
     if (!open) return folded(own, `Head ${found.head + 1}`, "query", found.query, place);
-    const most = largest(found.query, found.key, found.value);
+    const most = largest(...found.query, ...found.key, ...found.value);
     [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, i * 108, String(i)), followed(values, query, i * 108 + 66), ...vectors(name.toLowerCase(), values, place, { y: i * 108, height: VECTOR, most })));
     own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
     own.append(...legend(most, place, 324));
@@ -271,7 +263,7 @@ export const PARTS = {
         ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 122 }, share(value))));
       y += 140;
     }
-    const most = usual(found.feedforward_output, found.output);
+    const most = usual(...found.feedforward_output, ...found.output);
     own.append(title("Added", y + 30, y), followed(found.feedforward_output, view.query, y + 44), followed(found.output, view.query, y + 102), ...vectors("added", found.feedforward_output, place, { y, height: 48, most }), title("After the block", y + 88, y + 58), ...vectors("out", found.output, place, { y: y + 58, height: 48, most }),
       ...legend(most, place, y + 116, OR_MORE));
     return y + 128;
@@ -307,7 +299,7 @@ export const PARTS = {
   },
   stream(own, found, { open }, place) {
     const { stream } = found.cross;
-    const most = largest(Object.values(stream));
+    const most = largest(...Object.values(stream));
     if (!open) {
       own.append(title("Decoder", 10), ...vectors("stream", [stream.output], { middle: () => place.aside.newest, cell: place.aside.cell }, { height: STRIP, most }));
       return STRIP;

@@ -5,7 +5,7 @@ import { decimalsOf, fixed, isStill, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { isMark } from "./flow.js";
 import { shownPiece } from "./links.js";
-import { largest } from "./strip.js";
+import { largest, usual } from "./strip.js";
 
 const CELL = 7; // pixels of a channel
 const CHANNELS = 6; // so few that each can be seen and pointed at
@@ -16,7 +16,6 @@ const MEETS = { all: () => true, back: (from, to) => from <= to };
 const TOLD = 0.05; // shares from here on are written
 const CLOSE = 34; // pixels of a word: where it has less, the largest share alone is written
 const PACE = 320; // milliseconds from row to row, as a word goes down
-const FULL = 0.97; // of the numbers are below a full colour: a few huge ones would leave the others pale
 const EXACT = 0.01; // of the largest number: sums that are scaled or normed on the way are not drawn as sums
 const NAMES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward" };
 
@@ -80,8 +79,7 @@ function draw(host, picture, before, keep) {
   const middle = (k) => left + (k + 0.5) * step;
   const end = left + words.length * step;
   const { tokens } = parts[0];
-  const sizes = rows.flatMap(({ vectors }) => words.filter((i) => !isMark(tokens[i])).flatMap((i) => vectors[i].map(Math.abs))).sort((a, b) => a - b);
-  const most = sizes[Math.floor(FULL * sizes.length)] || 1;
+  const most = usual(...rows.flatMap(({ vectors }) => words.filter((i) => !isMark(tokens[i])).map((i) => vectors[i])));
   const cell = Math.min(step - 4, 56);
   const followed = words.indexOf(word);
   const first = rows[1].vectors[word].reduce((best, value, i, row) => (Math.abs(value) > Math.abs(row[best]) ? i : best), 0);

@@ -80,10 +80,7 @@ export function mount({ root, side, state, studio }) {
     state.set({ q, k, v, x, labels, scale, mask, bias: "none", query }, { step: true });
   });
   const stagesHere = () => stagesOf(state.values.on === "model" ? model.has() : setIn(state.values));
-  const go = (by) => {
-    const there = stagesHere();
-    state.set({ stage: reached(there, { stage: reached(there, state.values) + by + 1 }) + 1 });
-  };
+  const go = (by) => state.set({ stage: reached(stagesHere(), state.values) + 1 + by }); // at the ends their buttons are off
   const back = button("Back", () => go(-1), { quiet: true });
   const next = button("Next step", () => go(1));
   const where = h("span", { class: "note", role: "status" });
