@@ -54,9 +54,11 @@ class Firefox:
 
     def open(self, address: str) -> None:
         """Open an address and wait until nothing is being drawn."""
+        # At times Firefox says "complete" while the document before it still stands in the window.
+        self.value("document.before = true")
         self.command("browsingContext.navigate", context=self.window, url=address, wait="complete")
         deadline = time.monotonic() + DRAWING
-        while not self.value(READY):
+        while not self.value(f"document.before === undefined && {READY.strip()}"):
             assert time.monotonic() < deadline, f"{address} is not drawn"
             time.sleep(0.1)
 
@@ -68,6 +70,7 @@ class Firefox:
             target={"context": self.window},
             awaitPromise=True,
         )
+        assert found["type"] == "success", found["exceptionDetails"]["text"]
         return found["result"].get("value")
 
     def said(self) -> list[str]:

@@ -217,6 +217,18 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
     page.emulate_media(reduced_motion="reduce")
 
 
+def test_words_that_have_no_room_are_told(visit: Any) -> None:
+    page = visit.open("block?model=learned&text=the+cat+sat+the+cat+sat+the+cat&stack=encoder")
+    told = page.locator(".lanes + .hint")
+    heads = page.locator("figure", has=page.locator(".lanes")).inner_text()
+    assert "those of head 1 of 2, and what is added comes from all" in heads
+    assert told.count() == 0
+    words = page.locator(".lane-word").count()
+    page.set_viewport_size({"width": 390, "height": 844})
+    told.wait_for()
+    assert told.inner_text().startswith(f"{page.locator('.lane-word').count()} of {words} words")
+
+
 def test_stream(visit: Any, given: Any) -> None:
     page = visit.open("block?model=learned&text=the+cat+sat&stack=decoder")
     page.get_by_text("Through all blocks: what").click()

@@ -209,6 +209,7 @@ def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any)
             f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)}\u00a0%" in line.inner_text()
         )
         assert page.locator(".lost").count() == 1
+        assert page.locator("[data-fact=nearest]").count() == 0  # none is published so
         wrong = page.locator(".assembling .written-without")  # under the heading
         samples = read_records()["samples"]  # of which a wrong one is shown, if there is any
         errs = any(each["texts"][name] != each["reference"] for each in samples)

@@ -175,6 +175,8 @@ def test_runs_that_are_there_to_be_compared(
     # The ends are far apart, so the axis is logarithmic: 0.5 and 1 are as far apart as 1 and 2.
     marks = charts.first.locator(".tick").all_text_contents()
     assert {"0.2", "1", "5"} <= set(marks)
+    rates = charts.nth(2).locator(".tick").all_text_contents()  # whose peaks are as far apart
+    assert {"0.01", "10⁻⁶"} <= set(rates)
     check_values(page, runs)
     headings = page.get_by_label("State of the runs").first.locator("thead th")
     assert "tokens a step" not in headings.all_inner_texts()  # all have as many

@@ -289,9 +289,9 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     named = page.locator(".line-values tbody th").all_inner_texts()
     assert {"run, training", "other, training"} <= set(named)
     assert page.locator(".sentence").inner_text().startswith("Loss at the end")
-    assert "BLEU 30" in rows[0]
+    assert "30" in rows[0].split()
     headings = page.locator("[aria-label='State of the runs'] thead th").all_inner_texts()
-    assert {"newest loss", "best validation", "learning rate"} <= set(headings)
+    assert {"newest loss", "best validation BLEU", "learning rate"} <= set(headings)
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     page.locator("summary", has_text="in which they differ").click()
     assert "schedule.peak_learning_rate" in differing.inner_text()
@@ -334,3 +334,19 @@ def test_runs(visit: Any, given: Any, growing: Path) -> None:
     state.get_by_label("other").check()
     visit.until("document.querySelectorAll('.line-values tbody tr').length === 4")
     assert page.get_by_label("other", exact=True).is_checked()
+    assert not page.get_by_label("Search names and settings").is_visible()  # among two
+
+
+def test_runs_are_searched_by_names_and_settings(visit: Any, given: Any) -> None:
+    page = visit.open("runs?find=OTH")
+    names = page.locator("[aria-label='State of the runs'] tbody th")
+    assert names.all_inner_texts() == ["other"]
+    field = page.get_by_label("Search names and settings")
+    field.fill("o, learning rate 77")
+    page.get_by_text("No run has “o, learning rate 77” in its name or its settings.").wait_for()
+    assert page.get_by_role("button", name="Curves of these 0").is_disabled()
+    field.fill("run")
+    visit.until("document.querySelector(\"[aria-label='State of the runs'] tbody\") !== null")
+    assert names.all_inner_texts() == ["run"]
+    page.get_by_role("button", name="Curves of this one").click()
+    visit.until("location.search.includes('runs=run') && !location.search.includes('other')")

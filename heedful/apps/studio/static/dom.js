@@ -44,6 +44,9 @@ export const h = (tag, attributes = {}, ...children) =>
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 
+/** Words, of which those between ` are code. */
+export const prose = (text) => text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+
 const RAISED = { "-": "⁻", ...Object.fromEntries([..."⁰¹²³⁴⁵⁶⁷⁸⁹"].map((sign, digit) => [digit, sign])) };
 
 /** A number for people: four significant digits, thousands apart. */
@@ -68,8 +71,8 @@ export const decimalsOf = (sums) => [2, 3].find((decimals) => {
   return sums.every(([total, ...terms]) => terms.reduce((sum, term) => sum + units(term), 0) === units(total));
 }) ?? 4;
 
-/** A probability for people, in percent. */
-export const percent = (share, digits = 3) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, digits)} %`);
+/** A probability for people, in percent; below 0.1 % more than one digit says nothing. */
+export const percent = (share, digits = 3) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, share < 0.001 ? 1 : digits)} %`);
 
 /** A large count: 1.2 M, 3.4 G. */
 export function engineering(value, unit = "") {

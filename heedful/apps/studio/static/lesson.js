@@ -1,7 +1,7 @@
 // The end of a page: what to try, and questions with their answers.
 
 import { addressOf } from "./address.js";
-import { h } from "./dom.js";
+import { h, prose } from "./dom.js";
 
 const lesson = (studio, page) => studio.course.lessons.find((each) => each.page === page.name);
 
@@ -30,7 +30,7 @@ export function lessonOf(studio, page) {
   const parts = [];
   if (own?.tries.length) {
     parts.push(h("section", { class: "tries" }, h("h2", {}, "Try this"),
-      h("ul", {}, own.tries.map(({ text, query }) => h("li", {}, query ? h("a", { href: addressOf(page.name, query) }, text) : text)))));
+      h("ul", {}, own.tries.map(({ text, query }) => h("li", {}, query ? h("a", { href: addressOf(page.name, query) }, prose(text)) : prose(text))))));
   }
   if (own?.questions.length) {
     parts.push(h("section", { class: "questions" }, h("h2", {}, "Questions"),

@@ -1,7 +1,7 @@
 // Runs side by side: how far each is, its scores, what it took to reach one, and its settings.
 
 import { call, live } from "./api.js";
-import { choice, panel, text } from "./controls.js";
+import { button, choice, panel, text } from "./controls.js";
 import { engineering, folded, h, number, section, table } from "./dom.js";
 
 /** A time for people: 40 s, 3 min, 2 h 5 min. */
@@ -26,17 +26,25 @@ function stateOf(run) {
   return run.quiet === null ? "has begun, and written nothing yet" : `stopped before its end: nothing written for ${duration(run.quiet)}`;
 }
 
+const MANY = 8; // runs: among more one searches
 const FEW = 3; // runs: more that are not chosen are folded; more have what they share below their table
 
 const settings = (name) => [name, (run) => run.settings[name]];
 
 const write = (run, [, of, words = (each) => (typeof each === "number" ? number(each) : String(each).replaceAll("_", " "))]) => ((of(run) ?? null) === null ? "–" : words(of(run), run));
 
+const BEST = "best validation";
+
+const isOneScore = (runs) => new Set(runs.flatMap(({ best }) => (best ? [best[0]] : []))).size === 1;
+
+/** What stands above a column: where all runs have one score, its name stands there once. */
+const headingOf = (name, runs) => (name === BEST && isOneScore(runs) ? `${BEST} ${figureName(runs.find(({ best }) => best).best[0])}` : name);
+
 /** Columns of the table of all runs: what is told of a run, for the order, and how it is written. */
 const columnsOf = (runs) => [
   ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
   // Runs with one score stand together: BLEU is not compared with accuracy.
-  ["best validation", (run) => run.best, ([name, value]) => `${figureName(name)} ${number(value, 3)}`],
+  [BEST, (run) => run.best, ([name, value]) => (isOneScore(runs) ? number(value, 3) : `${figureName(name)} ${number(value, 3)}`)],
   ["state", stateOf],
   ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
   ["newest loss", (run) => run.loss, (loss) => number(loss, 3)],
@@ -51,6 +59,12 @@ function compared(one, other, down) {
   if (Array.isArray(one)) return one[0] === other[0] ? compared(one[1], other[1], down) : one[0].localeCompare(other[0]);
   const order = typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
   return down ? -order : order;
+}
+
+/** Whether each part of a search, parted by commas, stands in the name of a run or in one of its settings. */
+function isMeant(run, search) {
+  const said = [run.name, ...Object.entries(run.settings).map((setting) => setting.join(" "))].map((each) => each.toLowerCase());
+  return search.toLowerCase().split(",").every((part) => said.some((each) => each.includes(part.trim())));
 }
 
 /** All runs, one a row: a heading puts them in order, a tick shows the curves of a run, and its row under the pointer lifts them out. */
@@ -69,11 +83,11 @@ function tableOfRuns(state, runs, lift) {
     box.addEventListener("change", () => state.set({ runs: box.checked ? [...chosen, run.name] : chosen.filter((name) => name !== run.name) }, { step: true }));
     return h("label", { class: "check" }, box, h("span", {}, run.name));
   };
-  const made = table("State of the runs", columns.map(([name]) => name), rows.map((run) => [tick(run), ...columns.slice(1).map((column) => write(run, column))]));
+  const made = table("State of the runs", columns.map(([name]) => headingOf(name, runs)), rows.map((run) => [tick(run), ...columns.slice(1).map((column) => write(run, column))]));
   [...made.querySelectorAll("thead th")].forEach((heading, i) => {
     const [name] = columns[i];
     heading.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
-    heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, name));
+    heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, headingOf(name, runs)));
   });
   made.querySelectorAll("tbody tr").forEach((row, i) => {
     for (const into of ["pointerenter", "focusin"]) row.addEventListener(into, () => lift(rows[i].name));
@@ -91,7 +105,9 @@ export function comparison(state, lift) {
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
   const scored = folded("Scores, and what it took to reach one", controls, scores);
-  const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run, a row under the pointer lifts them out."), standing, scored, differences);
+  const these = button("", () => state.set({ runs: meant().map(({ name }) => name) }, { step: true }), { quiet: true });
+  const search = h("div", { class: "row search" }, text(state, "find", { label: "Search names and settings, several with commas: width 64, rate 0.004" }), these);
+  const element = section("All runs", h("p", { class: "hint" }, "A heading sorts them, a tick shows the curves of a run, a row under the pointer lifts them out."), search, standing, scored, differences);
 
   const ask = live(scores, (signal) => {
     const { runs, score: chosen, target: goal } = state.values;
@@ -117,15 +133,21 @@ export function comparison(state, lift) {
 
   let runs = [];
   let told = ""; // the differences that are shown
+  const meant = () => runs.filter((run) => isMeant(run, state.values.find));
   /** Put the table anew in its place; a heading or a tick that had the focus has it again. */
   function order() {
     const focused = standing.contains(document.activeElement) ? document.activeElement : null;
     const at = [...standing.querySelectorAll("thead button")].indexOf(focused);
     const isChosen = (run) => state.values.runs.includes(run.name);
-    const others = runs.filter((run) => !isChosen(run));
+    const found = meant();
+    const others = found.filter((run) => !isChosen(run));
+    search.hidden = runs.length <= MANY && state.values.find === "";
+    these.textContent = `Curves of ${found.length === 1 ? "this one" : `these ${found.length}`}`;
+    these.disabled = !found.length;
     const open = standing.querySelector("details")?.open ?? false;
-    const folds = others.length < runs.length && others.length > (runs.length - others.length > FEW ? 0 : FEW); // beside many, any other is folded
-    standing.replaceChildren(tableOfRuns(state, folds ? runs.filter(isChosen) : runs, lift));
+    const folds = others.length < found.length && others.length > (found.length - others.length > FEW ? 0 : FEW); // beside many, any other is folded
+    if (!found.length) standing.replaceChildren(h("p", { class: "note" }, runs.length ? `No run has “${state.values.find}” in its name or its settings.` : ""));
+    else standing.replaceChildren(tableOfRuns(state, folds ? found.filter(isChosen) : found, lift));
     if (folds) {
       const more = folded(others.length === 1 ? "1 other run" : `${others.length} other runs`, tableOfRuns(state, others, lift));
       more.open = open;

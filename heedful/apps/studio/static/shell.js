@@ -4,7 +4,7 @@ import { addressOf, currentPage, embedded, site } from "./address.js";
 import { problem, studioFacts, StudioError } from "./api.js";
 import { startPage } from "./course.js";
 import { lessonOf } from "./lesson.js";
-import { besideTitles, h } from "./dom.js";
+import { besideTitles, h, prose } from "./dom.js";
 import { acceptDrops } from "./drop_model.js";
 import { saves } from "./save.js";
 import { carried, openState } from "./state.js";
@@ -17,11 +17,6 @@ menu.addEventListener("click", () => {
   const open = menu.getAttribute("aria-expanded") !== "true";
   menu.setAttribute("aria-expanded", String(open));
 });
-
-/** Words about a page; text between ` is code. */
-function prose(text) {
-  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
-}
 
 function drawNavigation({ pages, course }, current) {
   const link = (name, title) => h("li", {}, h("a", { href: addressOf(name), "aria-current": name === current ? "page" : null }, title));

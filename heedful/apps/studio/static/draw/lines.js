@@ -28,7 +28,7 @@ let charts = 0;
  *   left, right: the room beside the field, at least;
  *   choose: called with the series that is clicked, or its name; lift: called with what the line nearest to the pointer is of, and with
  *   undefined when it leaves: `host.chart.lift` then lifts the lines of it and names them; quiet: true where numbers are shown elsewhere, and here only told to screen readers;
- *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
+ *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`), says: true for the one of them that writes where they are read}
  */
 export function lineChart(host, chart) {
   host.numbers = () => ({ title: chart.describe, columns: ["series", chart.x.label, chart.y.label || "value"], rows: chart.series.flatMap(({ name, points }) => points.map((point) => [name, ...point])) });
@@ -191,8 +191,8 @@ function show(parts, value, quiet = false) {
   parts.cursor.attr("y1", top).attr("y2", bottom).attr("x1", x.scale(value)).attr("x2", x.scale(value))
     .attr("visibility", inside ? "visible" : "hidden");
   const isLate = 2 * x.scale(value) > x.scale(low) + x.scale(high);
-  // Of linked charts the large one, whose axis is named, says where all are read.
-  parts.at.attr("x", x.scale(value) + (isLate ? -6 : 6)).attr("y", bottom - 7).attr("text-anchor", isLate ? "end" : "start").text(inside && chart.linked && chart.y.label ? `${chart.x.label} ${number(value)}` : "");
+  // Of linked charts one says where all are read.
+  parts.at.attr("x", x.scale(value) + (isLate ? -6 : 6)).attr("y", bottom - 7).attr("text-anchor", isLate ? "end" : "start").text(inside && chart.says ? `${chart.x.label} ${number(value)}` : "");
   parts.dots.selectAll("circle").data(found.filter(({ point: [px] }) => inside && px >= low && px <= high)).join("circle")
     .attr("r", 4).attr("class", "dot").attr("fill", (each) => each.colour)
     .attr("cx", ({ point: [px] }) => x.scale(px)).attr("cy", ({ point: [, py] }) => y.scale(py));

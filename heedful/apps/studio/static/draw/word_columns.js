@@ -1,7 +1,7 @@
 // A block as columns, one for each word: lines cross where attention mixes them, and stay in a column
 // in the feed-forward network; what both bring is added to the stream, row by row, in numbers.
 
-import { decimalsOf, fixed, isStill, s } from "../dom.js";
+import { decimalsOf, fixed, h, isStill, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { isMark } from "./flow.js";
 import { shownPiece } from "./links.js";
@@ -130,7 +130,8 @@ function draw(host, picture, before, keep) {
   };
   mark(words.includes(at.word) ? at : { ...at, word });
   listen(svg, { rows, words, tops, left, step, at, go, choose });
-  host.replaceChildren(svg);
+  const rest = words.length < tokens.length && `${words.length} of ${tokens.length} words, those that “${shownPiece(tokens[word]).replace(/^·(?=.)/, "")}” looks at most: there is no room for more.`;
+  host.replaceChildren(svg, rest ? h("p", { class: "hint" }, rest) : "");
 }
 
 /** The numbers of a channel with the signs of their rows, so exact that the sums are right as they are written. */

@@ -254,12 +254,14 @@ function followed(host, side, state, second) {
     steps.show(found, word);
     renewWords(words, { pieces: tokens, chosen: word, choose: (to) => state.set({ word: to }, { step: true }), label: "The token that is followed" });
     const rows = streamRows(found.parts);
+    const weights = found.parts.find(({ role }) => role === "weights");
+    const heads = weights?.shape[weights.axes.indexOf("heads")] ?? 1;
     lesson.element.hidden = rows === null;
     // Going through the stops opens it, and it is all there is where the words have no columns.
     if (rows === null || state.values.part !== "input") opened.open = true;
     if (rows === null) return;
     lesson.element.querySelector("h3").textContent = `Block ${found.layer + 1} of ${found.stacks[found.stack]} of the ${found.stack}`;
-    lesson.words.textContent = `A column is a word, with ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1.`;
+    lesson.words.textContent = `A column is a word, with ${rows[0].vectors[0].length} of its ${number(shape.at(-1))} channels: click one to follow it, point at a cell for its sum. Blue is above 0, ochre below; the lines are those of head 1${heads > 1 ? ` of ${heads}, and what is added comes from all` : ""}.`;
     columnsPicture(lesson.host, { rows, parts: found.parts, bands, word, choose: (to) => state.set({ word: to }, { step: true }) });
   };
 }

@@ -150,7 +150,7 @@ export async function mount({ root, below, side, state, studio }) {
   const body = h("div", {}, h("div", { class: "assembly-stage" }, stage, picture), h("div", { class: "row" }, back, whole, moving, saves(picture, () => "the model")), legend, total);
   root.append(body);
   below.append(section("What breaks without a part", breaks, h("div", { class: "columns two" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
-      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen in the settings learns dates, English to German, in about half a minute. Its curve grows beside the recorded ones."), trainer))));
+      h("p", { class: "note" }, "A model of two layers and 64 channels with the parts that are chosen above learns dates, English to German, in about half a minute. Its curve grows beside the recorded ones."), trainer))));
   const { fields, element, start } = controls(state, presets, mixerChoices(mixers));
   const switches = toggles(state);
   const sizes = folded("Plan a model: sizes and other parts", ...element);
@@ -186,10 +186,10 @@ export async function mount({ root, below, side, state, studio }) {
     const known = isTransformer(values) || values.task !== "translation";
     const view = { values, there: present(values, count()), sized: isSized(), next: upcoming(values, count()), newest: steps(values)[count() - 1]?.adds ?? [], reach, numbers: numbersFor(values), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), broken: leftOut(values).length > 0 || !known, moving: values.flow };
     assemblyPicture(picture, view);
-    const near = nearest(presets, found.total);
     const drawn = drawnParameters(view);
     total.replaceChildren(facts(view.next ? [[`parameters so far${drawn === found.total ? "; the rest has none of its own" : ""}`, `${engineering(drawn)} of ${engineering(found.total)}`, "so-far"]] : [
-      ["parameters", number(found.total), "total"], ["nearest published", near.name, "nearest"],
+      ["parameters", number(found.total), "total"],
+      ...(leftOut(values).length ? [] : [["nearest published", nearest(presets, found.total).name, "nearest"]]), // none is published without a part
       ...Object.entries(found.operations).slice(0, 1).map(([name, value]) => [`operations for ${name}`, engineering(value), "learning"]),
       ...Object.entries(found.memory).slice(0, 1).map(([name, parts]) => [`memory, ${name}`, engineering(sum(Object.values(parts)), "B"), `memory-${name}`]),
     ]));
@@ -239,7 +239,7 @@ export async function mount({ root, below, side, state, studio }) {
     const without = (name) => variant(TOGGLES[name].variant);
     breaks.replaceChildren(lost.length ? h("ul", { class: "broken" }, lost.map(without).map((each) => h("li", {}, h("strong", {}, each.title), ": ",
       `${percent(each.scores.exact)} of the lines are exactly right in recorded runs, and ${percent(variant(each.reference).scores.exact)} ${each.reference === "everything" ? "with everything" : `of “${variant(each.reference).title}”`}.`)))
-      : h("p", {}, state.values.family === "blocks" ? "Nothing is left out. Switch off a part in the settings, and its recorded runs appear here. All of them stand on " : "Parts are switched off in blocks of attention. The recorded runs without them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
+      : h("p", {}, state.values.family === "blocks" ? "Nothing is left out. Untick a part of “Switch off, and see what breaks”, and its recorded runs appear here. All of them stand on " : "Parts are switched off in blocks of attention. The recorded runs without them stand on ", h("a", { href: addressOf("without") }, "Without each part"), "."));
     const drawn = lost.length ? lost.map(without) : ["residual", "positions"].map(variant);
     drawRuns(runs.host, [...new Set(["everything", ...drawn.map((each) => each.reference)])].map(variant).concat(drawn), training, "valid_bleu", 260);
     runs.words.textContent = `BLEU on ${recorded.validated} lines that are translated during training, means over the runs of each${lost.length ? `; the shares above are of ${number(recorded.data.test)} others` : ""}${training ? "; dashed: the one trained here" : ""}.`;

@@ -32,7 +32,7 @@ function opening({ places }) {
 
 export const defaults = (studio) => ({
   axis: "step", smooth: 0.9, logx: false, logy: "", from: 0, to: 0, part: "",
-  score: "", target: "", sentence: -1, at: -1, sort: "", ...opening(studio),
+  score: "", target: "", sentence: -1, at: -1, sort: "", find: "", ...opening(studio),
 });
 
 export const wide = true;
@@ -113,7 +113,7 @@ export function mount({ root, below, side, state, studio }) {
     if (touches("from", "to", "logy", "part", "group")) drawing.draw();
     if (touches(...CURVES)) drawing.ask();
     if (touches("runs", "score", "target")) compared.ask();
-    if (touches("sort")) compared.order();
+    if (touches("sort", "find")) compared.order();
     if (touches("runs", "sentence")) history.ask();
     if (touches("runs")) worst.ask();
     if (touches("at")) history.draw();
@@ -253,11 +253,11 @@ function curvesOf(state) {
         const lines = linesOf(answer.runs, name, { part: partOf(state.values), group: state.values.group, valueOf, labelOf: part.labelOf });
         if (first) dashes.replaceChildren(legendOf([...new Map(lines.filter(({ rest }) => rest).map(({ rest, dashed }) => [rest, { name: rest, dashed, colour: "var(--ink)" }])).values()]));
         for (const line of lines.filter(({ row, points }) => row && points.length)) rows.set(line.row, { name: line.row, run: line.run, line: rows.get(line.row)?.line ?? line, lines: { ...rows.get(line.row)?.lines, [name]: line } });
-        const log = logy === "" ? name !== "lr" && isFarApart(lines) : logy === "1";
+        const log = logy === "" ? isFarApart(lines, name === "lr") : logy === "1";
         const thick = first && lines.some((each) => each.unread) ? "Thick: the mean of a colour's runs. Thin: each run." : "";
         places.get(name).words.textContent = partOf(state.values) === "both" ? noteOf(name, answer.runs) : thick;
         lineChart(places.get(name).host, {
-          series: lines, legend: false, ends: lines.some((each) => each.label), linked, height: first ? (roomy ? LARGE.max : LARGE.min) : roomy ? LARGE.small : 240, left: shown.length === 1 ? undefined : 48, quiet: true,
+          series: lines, legend: false, ends: lines.some((each) => each.label), linked, says: first, height: first ? (roomy ? LARGE.max : LARGE.min) : roomy ? LARGE.small : 240, left: shown.length === 1 ? undefined : 48, quiet: true,
           lift: (run) => part.lift(run),
           x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: first ? `${figureName(name)}${log ? ", logarithmic" : ""}` : log ? "logarithmic" : "", log },
           describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
@@ -289,11 +289,11 @@ function curvesOf(state) {
   return part;
 }
 
-/** Whether the ends of lines are so far apart that a linear axis would hide the lower ones. */
-function isFarApart(lines) {
-  const drawn = lines.filter(({ points }) => points.length);
-  const ends = drawn.map(({ points }) => points.at(-1)[1]);
-  return drawn.every(({ points }) => points.every(([, y]) => y > 0)) && Math.max(...ends) >= FAR * Math.min(...ends);
+/** Whether lines are so far apart that a linear axis would hide the lower ones: their ends or, of learning rates, which end near 0, their peaks. */
+function isFarApart(lines, peaks = false) {
+  const heights = lines.filter(({ points }) => points.length).map(({ points }) => points.map(([, y]) => y));
+  const told = heights.map((line) => (peaks ? Math.max(...line) : line.at(-1)));
+  return heights.every((line) => line.every((y) => y > 0 || peaks)) && Math.max(...told) >= FAR * Math.min(...told);
 }
 
 /**
