@@ -310,7 +310,9 @@ class _Source:
     def finish(self, translation: Translation) -> Translation:
         """Return the final translation, without next-best translations."""
         translation = with_source(translation, self.respelling)
-        names = list(self._unknown(translation))
+        # A text of nothing but names has nothing to translate, and a model may add words to it.
+        only_names = [(0, len(translation), self.text)] if self._is_names_alone() else None
+        names = only_names or list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
         translation = respelled(translation, Respelling.of(translation, edits))
         if not self.translator.copy_unknown:
@@ -318,6 +320,13 @@ class _Source:
         pair, languages = self.translator.tokenizers, self.translator.languages
         spelled = name_edits(self.text, translation, languages, pair)
         return respelled(translation, Respelling.of(translation, spelled))
+
+    def _is_names_alone(self) -> bool:
+        """Return whether the text has no word besides those that are copied."""
+        rest = self.respelling.result
+        for name, *_ in self.copies:
+            rest = re.sub(rf"(?<!\w){name}(?!\w)", "", rest)
+        return bool(self.copies) and not any(map(str.isalnum, rest))
 
     def _unknown(self, translation: str) -> Iterator[Edit]:
         """Return edits that replace placeholder names by the unknown words."""

@@ -24,8 +24,8 @@ from heedful.text.tokenizer_pair import WRITING_FILE, TokenizerPair, Writing
 from heedful.train.run_config import resolve_settings
 from heedful.train.warm_start import initial_tokenizers
 
-TEXT = "I have 2 cats."
-OWN, RIGHT = "Ich habe 20 Katzen.", "Ich habe 2 Katzen."
+TEXT = "I have 144 cats."
+OWN, RIGHT = "Ich habe 14 Katzen.", "Ich habe 144 Katzen."
 NAME = "Heidelberg is a small town."
 MISSPELLED, SPELLED = (f"{name} ist eine kleine Stadt." for name in ("Eridelberg", "Heidelberg"))
 

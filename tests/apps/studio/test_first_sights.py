@@ -215,7 +215,7 @@ def test_each_part_opens_at_its_own_head(sight: Any, part: str, says: str) -> No
     lean.locator("xpath=..").locator("tbody tr").first.wait_for()  # filled once it is opened
     # The head that the card notes for a pronoun has that name, beside the pattern it leans to.
     names = page.locator(".several .label").all_inner_texts()
-    assert names == (["what “sie” means"] if part == "cross" else [])
+    assert names[:1] == (["what “sie” means"] if part == "cross" else [])
     rows = page.get_by_role("row").all_inner_texts()
     assert any("what “sie” means; separator" in row for row in rows) == (part == "cross")
     # A line is as wide as its weight is large.
@@ -330,7 +330,7 @@ def test_another_part_is_chosen(sight: Any) -> None:
     page.get_by_label("Attention of").select_option("encoder")
     page.get_by_text("“it” looks at “cat”").wait_for()
     page.get_by_text("What was measured of this head").click()
-    page.get_by_text("48% of its attention to “cat”").wait_for()
+    page.get_by_text("56% of its attention to “cat”").wait_for()
     page.get_by_label("Attention of").select_option("decoder")
     page.get_by_text("“war” looks at").wait_for()
 
@@ -524,10 +524,10 @@ def test_a_word_that_the_translation_lost_is_marked(sight: Any) -> None:
     sight.idle()
     assert page.locator(".word.lost").count() == 0
     assert not page.locator(".lost-words").is_visible()
-    page.get_by_label("Text to translate").fill("I can't find the key to my house.")
+    page.get_by_label("Text to translate").fill("My grandmother bought a telescope in Reykjavik.")
     page.locator(".word.lost").wait_for()
-    assert page.locator(".word.lost").all_inner_texts() == ["house."]
-    assert page.locator(".lost-words").inner_text().startswith("Perhaps lost: “house” (")
+    assert page.locator(".word.lost").all_inner_texts() == ["telescope"]
+    assert page.locator(".lost-words").inner_text().startswith("Perhaps lost: “telescope” (")
 
 
 def test_a_name_that_the_model_misspells_is_spelled_beside_it(sight: Any) -> None:
@@ -548,32 +548,32 @@ def test_the_chance_of_a_word_says_which_pieces_it_is_of(sight: Any) -> None:
     page = sight.open("translate?word=5")
     page.wait_for_selector(".alternatives li")
     sight.idle()
-    assert page.locator(".alternatives .note").first.inner_text() == "93 %"
+    assert page.locator(".alternatives .note").first.inner_text() == "96 %"
     said = page.locator(".choices > .note").inner_text()
-    assert "“Mat” has 93 %; all pieces of “Matte,” have 84 % together" in said
-    assert page.locator("#translation [data-word='5']").get_attribute("title").endswith("84 %")
+    assert "“Mat” has 96 %; all pieces of “Matte,” have 78 % together" in said
+    assert page.locator("#translation [data-word='5']").get_attribute("title").endswith("78 %")
 
 
 def test_greedy_search_and_the_beam_part_where_decoding_opens(sight: Any) -> None:
     """The way of greedy search is dashed beside the bold one of the beam, which ends better."""
     page = sight.open("decoding")
-    assert page.locator("#written").inner_text() == "Ich habe"
+    assert page.locator("#written").inner_text() == "Tom hat"
     assert "begun by the model" in page.locator(".writes").inner_text()
-    assert sight.fact("greedy") == "Ich habe die Nase satt."
-    assert "Ich habe es satt." in page.locator(".ranks .found").nth(1).inner_text()
+    assert sight.fact("greedy") == "Tom hat sich nicht bewegen."
+    assert "Tom bewegte sich nicht." in page.locator(".ranks .found").nth(1).inner_text()
     # Both have their probability and a bar of its length, without scrolling.
     shares = [float(each[:-2]) for each in page.locator(".whole strong").all_inner_texts()]
     bars = page.locator(".whole .length")
     lengths = [each.bounding_box() for each in bars.all()]
     assert lengths[0]["width"] / lengths[1]["width"] == pytest.approx(shares[0] / shares[1], 0.02)
     assert lengths[1]["y"] < 500
-    assert page.locator("#example").evaluate("e => e.selectedOptions[0].text") == "I'm fed up."
+    assert page.locator("#example").evaluate("e => e.selectedOptions[0].text") == "Tom didn't move."
     triangle, beside = (
         page.locator(name).bounding_box() for name in (".step > figure", ".candidates")
     )
     assert triangle["width"] > 1.9 * beside["width"]
     assert page.locator(".edge.second").count() == 7
-    assert page.locator(".edge.bold.second").count() == 2
+    assert page.locator(".edge.bold.second").count() == 1
     sight.idle()
 
 

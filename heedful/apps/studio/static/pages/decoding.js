@@ -15,8 +15,8 @@ const BEGUN = "begun"; // in the place of tokens: the first ones of greedy searc
 const FIRST = 4;
 const WRITES = 800; // milliseconds from token to token
 
-// Greedy search and the beam part here: "die" is the likelier word after "Ich habe", and the worse text.
-const FORK = { model: "en-de", text: "I'm fed up." };
+// Greedy search and the beam part here: "hat" is the likelier word after "Tom", and leads to a text that is no German.
+const FORK = { model: "en-de", text: "Tom didn't move." };
 
 /** Where greedy search and the beam part, else the shortest example of the first model: its whole tree is seen at once. */
 function shortExample(studio) {
