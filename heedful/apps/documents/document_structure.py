@@ -300,7 +300,8 @@ def subtitle_structure(text: str, settings: DocumentSettings) -> Structure:
     """Yield the times and tags of subtitles, and whether they have text."""
     cues = re.split(r"^([ \t]*[\d:]+[.,]\d+\s*-->.*)$", text, flags=re.MULTILINE)
     for times, said in zip(cues[1::2], cues[2::2], strict=True):
-        words = re.sub(r"^\s*\d+\s*$", "", _SUBTITLE_TAG.sub("", said), flags=re.MULTILINE)
+        # An empty line and the next subtitle's number; a number right after the times is said.
+        words = re.sub(r"\n[ \t\r]*\n\s*\d+\s*\Z", "", _SUBTITLE_TAG.sub("", said))
         yield StructurePart(times.strip(), (times, bool(words.strip())))
     is_vtt = text.startswith("WEBVTT")  # in WebVTT, braces are text
     tags = (tag for tag in _SUBTITLE_TAG.findall(text) if tag[0] == "<" or not is_vtt)

@@ -86,9 +86,9 @@ def test_damage_is_named(text: str, format: str, words: str) -> None:
 
 def test_a_loaded_translator_translates_documents() -> None:
     """As the guide has it."""
-    page = b"<p>Tom lives in <b>Boston</b>. It is raining.</p>"
+    page = b"<p>Tom saw the <b>dog</b>. It is raining.</p>"
     translator = heedful.load("en-de", device="cpu")
     found = translate_document(page, translator, format="html").decode()
     assert found.startswith("<p>Tom ")
-    assert "<b>Boston</b>" in found
+    assert "<b>Hund</b>" in found
     assert translate_document(SRT.encode(), translator, format="srt").count(b"-->") == 2

@@ -164,4 +164,4 @@ def test_jobs_go_on_after_a_restart(start: Callable[..., Any], tmp_path: Path) -
     (tmp_path / "kept").mkdir()
     id = jobs.create(ORDER, b"A dog runs.\n" * 3)
     start("en-de", "--jobs", "kept", "--split", "lines")
-    wait_until(lambda: jobs.result(tmp_path / "kept" / id) == b"Ein Hund rennt.\n" * 3, 30)
+    wait_until(lambda: jobs.result(tmp_path / "kept" / id) == "Ein Hund läuft.\n".encode() * 3, 30)
