@@ -27,7 +27,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +122,16 @@ def main() -> None:
         _train(run, again, [*files, grammar, field], valid, arguments, seventh)
     # A model that is given stands for the runs before it.
     runs = [first, second, third, fourth, fifth, sixth, seventh, run]
-    given = [arguments.first, arguments.second, *[None] * 3, arguments.sixth, arguments.seventh]
-    minutes = sum(
-        map(minutes_of, runs[max((n for n, each in enumerate(given) if each), default=0) :])
-    )
-    before = seventh / CARD_FILE
-    held_out_scores = _of_the_sixth(read_toml(before)) if before.exists() else None
+    begun = 6 if arguments.seventh else 5 if arguments.sixth else 1 if arguments.second else 0
+    minutes = sum(map(minutes_of, runs[begun:]))
+    # Read before the new model is stored, whose place the seventh may have.
+    held_out_scores = _of_the_sixth(seventh)
     place = store(run, "en-de")
     tests = {part: _tests(run, part, made[part]) for part in TESTS}
     test = _evaluate(place, parts["test"], run)
     for part, what in TESTS.items():
         test += _by_pattern(place, tests[part], what, run)
-    if held_out_scores is None:
+    if not held_out_scores:
         held_out_scores = [
             score
             for part, what in HELD_OUT.items()
@@ -196,9 +194,12 @@ def _parse() -> argparse.Namespace:
     return parse(parser)
 
 
-def _of_the_sixth(card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the scores of a card that are those of the sixth model."""
-    return [dict(score) for score in card["scores"] if "by the sixth of" in score["data"]]
+def _of_the_sixth(model: Path) -> list[dict[str, Any]]:
+    """Return the scores on the card of a model that are those of the sixth; none without a card."""
+    if not (model / CARD_FILE).exists():
+        return []
+    scores = read_toml(model / CARD_FILE)["scores"]
+    return [score for score in scores if "by the sixth of" in score["data"]]
 
 
 def _lines(file: Path) -> list[str]:

@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import random
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from grammar_words import ARTICLES, Noun
 
 WORDS = Path(__file__).with_name("en_de_field.toml")
 
@@ -36,9 +38,9 @@ ENDINGS = {
 BARE = {("nom", "m"), ("nom", "n"), ("acc", "n")}
 """Cases and genders in which `ein` has no ending, and an adjective after it has that of `dies-`."""
 
-DEFINITE = {"the": "d", "this": "dies", "every": "jed"}
+DEFINITE = {"the": "", "this": "dies", "every": "jed"}
 INDEFINITE = {"a": "ein", "no": "kein", "my": "mein", "our": "unser"}
-THE = {"er": "der", "e": "die", "es": "das", "en": "den", "em": "dem"}
+THE = {**ARTICLES, "gen": {"m": "des", "f": "der", "n": "des", "p": "der"}}
 COUNTS = {"two": "zwei", "three": "drei", "four": "vier", "six": "sechs", "many": "viele"}
 MODALS = [
     ("can", "kann", "können"),
@@ -70,23 +72,43 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Noun:
-    """A noun in both languages; `adjective` is the German stem of one that belongs to its name."""
+class FieldNoun(Noun):
+    """A noun that also has a genitive; `adjective` is the stem of one that belongs to its name."""
 
-    english: str
-    gender: str
-    german: str
-    plural: str
-    genitive: str
-    rest: str = ""
+    genitive: str = ""
+    adjective: str = ""
 
-    def form(self, case: str, *, plural: bool) -> str:
-        """Return the German noun in a case (nom, acc, dat, gen)."""
-        if plural:
-            return self.plural + ("n" if case == "dat" and self.plural[-1] not in "ns" else "")
-        if case == "gen":
+    def word(self, case: str, *, plural: bool = False) -> str:
+        """Return the German noun without an article; `case` is also gen."""
+        if case == "gen" and not plural:
             return self.genitive
-        return self.plural if self.rest == "weak" and case != "nom" else self.german
+        return super().word(case, plural=plural)
+
+    def phrase(
+        self, case: str, before: str, adjectives: Sequence[str] = (), *, plural: bool = False
+    ) -> str:
+        """Return the German noun with what stands before it.
+
+        Args:
+            case: nom, acc, dat or gen.
+            before: English determiner or number; empty for none.
+            adjectives: German stems.
+            plural: flag of the plural.
+        """
+        gender = "p" if plural else self.gender
+        strong = ENDINGS[case][gender]
+        if before in INDEFINITE and (case, gender) in BARE:
+            article, ending = INDEFINITE[before], strong
+        elif before in DEFINITE or before in INDEFINITE:
+            is_weak = (case == "nom" and not plural) or (case == "acc" and gender in "fn")
+            stem = (DEFINITE | INDEFINITE)[before]
+            article = THE[case][gender] if before == "the" else stem + strong
+            ending = "e" if is_weak else "en"
+        else:
+            article, ending = COUNTS.get(before, ""), strong
+        stems = [*adjectives, *filter(None, [self.adjective])]
+        words = [article, *(stem + ending for stem in stems), self.word(case, plural=plural)]
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
@@ -132,17 +154,25 @@ class Field:
         self.draw = random.Random(seed)
         self.table: dict[str, Any] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
         self.nouns = {
-            kind: [Noun(english, *entry.split()) for english, entry in entries.items()]
+            kind: [self._noun(english, *entry.split()) for english, entry in entries.items()]
             for kind, entries in self.table["nouns"].items()
         }
         self.verbs = [Verb(word, *entry.split()) for word, entry in self.table["verbs"].items()]
+
+    def _noun(
+        self, english: str, gender: str, german: str, plural: str, genitive: str, rest: str = ""
+    ) -> FieldNoun:
+        many = self.table["plurals"].get(english, f"{english}s")
+        weak = rest == "weak"
+        adjective = "" if weak else rest
+        return FieldNoun(english, many, gender, german, plural, weak, genitive, adjective)
 
     def one_of(self, name: str) -> Pair:
         """Return an entry of a table."""
         found: Pair = self.draw.choice(list(self.table[name].items()))
         return found
 
-    def noun(self, *kinds: str) -> Noun:
+    def noun(self, *kinds: str) -> FieldNoun:
         return self.draw.choice([noun for kind in kinds for noun in self.nouns[kind]])
 
     def phrase(
@@ -161,10 +191,11 @@ class Field:
         count = draw.choices([0, 1, 2], [6, 3, 0.5])[0] if adjectives is None else adjectives
         words = draw.sample(list(self.table["adjectives"].items()), count)
         words = [word for word in words if word[0] not in ORDERED or before == "the"]
-        stems = [stem for _, stem in words] + [noun.rest] * (noun.rest not in ("", "weak"))
-        german = {case: _german(noun, case, before, stems, many) for case in ENDINGS}
-        named = _plural(noun.english) if many else noun.english
-        english = " ".join([_determiner(before, many), *(word for word, _ in words), named])
+        stems = [stem for _, stem in words]
+        german = {case: noun.phrase(case, before, stems, plural=many) for case in ENDINGS}
+        first = "these" if many and before == "this" else before
+        named = noun.plural if many else noun.english
+        english = " ".join([first, *(word for word, _ in words), named])
         return Phrase(_articled(english.strip()), german, "p" if many else "s")
 
     def subject(self) -> Phrase:
@@ -183,48 +214,16 @@ class Field:
         return self.subject(), self.draw.choice(self.verbs), self.thing()
 
 
-def _german(noun: Noun, case: str, before: str, stems: list[str], many: bool) -> str:
-    gender = "p" if many else noun.gender
-    strong = ENDINGS[case][gender]
-    weak = "e" if (case == "nom" and not many) or (case == "acc" and gender in "fn") else "en"
-    if before in DEFINITE:
-        article = THE.get(strong, "") if before == "the" else DEFINITE[before] + strong
-        if before == "the" and (case, gender) in {("gen", "m"), ("gen", "n")}:
-            article = "des"
-        ending = weak
-    elif before in INDEFINITE:
-        bare = (case, gender) in BARE
-        article = INDEFINITE[before] + ("" if bare else strong)
-        ending = strong if bare else weak
-    elif before in COUNTS:
-        article, ending = COUNTS[before], strong
-    else:
-        article, ending = "", strong
-    inflected = [stem + ending for stem in stems]
-    return " ".join([article, *inflected, noun.form(case, plural=many)]).strip()
-
-
-def _determiner(before: str, many: bool) -> str:
-    return "these" if many and before == "this" else before
-
-
 def _articled(english: str) -> str:
     """Return a phrase with `an` where its next word asks for it."""
     vowel = english[2:3] in tuple("aeio")
     return f"an {english[2:]}" if english.startswith("a ") and vowel else english
 
 
-def _plural(noun: str) -> str:
-    irregular = {"woman": "women", "child": "children", "matrix": "matrices"}
-    irregular |= {"query": "queries", "story": "stories", "probability": "probabilities"}
-    irregular |= {"library": "libraries", "memory": "memories", "search engine": "search engines"}
-    if noun in irregular:
-        return irregular[noun]
-    return noun + ("es" if noun.endswith(("s", "x", "ch")) else "s")
-
-
-def _begun(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _begun(pair: Pair) -> Pair:
+    """Return a pair whose sentences begin with capitals."""
+    source, target = (text[0].upper() + text[1:] for text in pair)
+    return source, target
 
 
 def _said(who: Phrase, verb: Verb, what: Phrase) -> str:
@@ -250,18 +249,18 @@ def does(field: Field) -> Pair:
     english, german = _said(who, verb, what), what.german["acc"]
     if field.draw.random() < 0.2:
         tool = field.phrase("thing", "machine")
-        return f"{_begun(english)} with {tool.english}.", _begun(
-            _main(who, verb, f"{german} mit {tool.german['dat']}") + "."
-        )
+        return f"{english} with {tool.english}.", _main(
+            who, verb, f"{german} mit {tool.german['dat']}"
+        ) + "."
     if field.draw.random() < 0.2:
         often, oft = field.draw.choice(ADVERBS)
         said = english.replace(who.english, f"{who.english} {often}", 1)
-        return f"{_begun(said)}.", _begun(_main(who, verb, german, oft)) + "."
+        return f"{said}.", _main(who, verb, german, oft) + "."
     if field.draw.random() < 0.2:
         today, heute = field.draw.choice(TIMES)
         turned = _joined(verb.main(who.person), who.german["nom"], german, verb.prefix)
         return f"{today} {english}.", f"{heute} {turned}."
-    return f"{_begun(english)}.", f"{_begun(_main(who, verb, german))}."
+    return f"{english}.", f"{_main(who, verb, german)}."
 
 
 def does_not(field: Field) -> Pair:
@@ -272,12 +271,10 @@ def does_not(field: Field) -> Pair:
         has, hat = {"i": ("have", "habe"), "s": ("has", "hat"), "p": ("have", "haben")}[who.person]
         no, nicht = field.draw.choice([(" not", "nicht"), ("", "")])
         german = _joined(who.german["nom"], hat, what.german["acc"], nicht, verb.german_participle)
-        return _begun(f"{who.english} {has}{no} {verb.participle} {what.english}."), _begun(
-            f"{german}."
-        )
+        return f"{who.english} {has}{no} {verb.participle} {what.english}.", f"{german}."
     do = ("does" if who.person == "s" else "do") + field.draw.choice(["n't", " not"])
     german = _main(who, verb, f"{what.german['acc']} nicht")
-    return _begun(f"{who.english} {do} {verb.english} {what.english}."), _begun(f"{german}.")
+    return f"{who.english} {do} {verb.english} {what.english}.", f"{german}."
 
 
 def can(field: Field) -> Pair:
@@ -288,11 +285,11 @@ def can(field: Field) -> Pair:
     rest = f"{what.german['acc']} {verb.infinitive()}"
     if field.draw.random() < 0.3:
         return (
-            f"{_begun(modal)} {who.english} {verb.english} {what.english}?",
-            f"{_begun(german)} {who.german['nom']} {rest}?",
+            f"{modal} {who.english} {verb.english} {what.english}?",
+            f"{german} {who.german['nom']} {rest}?",
         )
     said = f"{who.english} {modal} {verb.english} {what.english}."
-    return _begun(said), _begun(f"{who.german['nom']} {german} {rest}.")
+    return said, f"{who.german['nom']} {german} {rest}."
 
 
 def asks(field: Field) -> Pair:
@@ -301,7 +298,7 @@ def asks(field: Field) -> Pair:
     do = "Does" if who.person == "s" else "Do"
     if field.draw.random() < 0.5:
         turned = _joined(verb.main(who.person), who.german["nom"], what.german["acc"], verb.prefix)
-        return f"{do} {who.english} {verb.english} {what.english}?", f"{_begun(turned)}?"
+        return f"{do} {who.english} {verb.english} {what.english}?", f"{turned}?"
     it = field.phrase("machine", "number", "thing", "text")
     do, works = ("does", "funktioniert") if it.person == "s" else ("do", "funktionieren")
     be, ist = ("is", "ist") if it.person == "s" else ("are", "sind")
@@ -321,13 +318,13 @@ def joined(field: Field) -> Pair:
         word, und = field.draw.choice([(", and", ", und"), (" and", " und"), (", but", ", aber")])
         german = f"{_main(*one[:2], one[2].german['acc'])}{und} "
         german += _main(*other[:2], other[2].german["acc"])
-        return _begun(f"{_said(*one)}{word} {_said(*other)}."), _begun(f"{german}.")
+        return f"{_said(*one)}{word} {_said(*other)}.", f"{german}."
     if field.draw.random() < 0.3:
         says, sagt = field.draw.choice(SAYS)
         return f"{says} that {_said(*one)}.", f"{sagt}, dass {_last(*one)}."
     word, weil = field.draw.choice(CLAUSES)
     german = f"{_main(*one[:2], one[2].german['acc'])}, {weil} {_last(*other)}."
-    return _begun(f"{_said(*one)} {word} {_said(*other)}."), _begun(german)
+    return f"{_said(*one)} {word} {_said(*other)}.", german
 
 
 def passive(field: Field) -> Pair:
@@ -340,9 +337,10 @@ def passive(field: Field) -> Pair:
         modal, one, many = field.draw.choice(MODALS)
         kann = one if what.person == "s" else many
         said = f"{what.english} {modal} be {verb.participle}."
-        return _begun(said), _begun(f"{what.german['nom']} {kann} {done} werden.")
-    return _begun(f"{what.english} {be} {verb.participle} by {who.english}."), _begun(
-        f"{what.german['nom']} {wird} von {who.german['dat']} {done}."
+        return said, f"{what.german['nom']} {kann} {done} werden."
+    return (
+        f"{what.english} {be} {verb.participle} by {who.english}.",
+        f"{what.german['nom']} {wird} von {who.german['dat']} {done}.",
     )
 
 
@@ -355,25 +353,18 @@ def is_a(field: Field) -> Pair:
         be, ist = {"is": "are", "was": "were"}[be], {"ist": "sind", "war": "waren"}[ist]
     if draw.random() < 0.5:
         words = [each for each in field.table["adjectives"].items() if each[0] not in ORDERED]
-        (word, stem), (much, sehr) = (
-            draw.choice(words),
-            draw.choice(
-                [("", ""), ("very ", "sehr "), ("too ", "zu "), ("not ", "nicht "), ("as ", "so ")][
-                    :4
-                ]
-            ),
+        word, stem = draw.choice(words)
+        much, sehr = draw.choice(
+            [("", ""), ("very ", "sehr "), ("too ", "zu "), ("not ", "nicht ")]
         )
-        return _begun(f"{it.english} {be} {much}{word}."), _begun(
-            f"{it.german['nom']} {ist} {sehr}{stem}."
-        )
+        return f"{it.english} {be} {much}{word}.", f"{it.german['nom']} {ist} {sehr}{stem}."
     many = it.person == "p"
     other = field.phrase(
         "machine", "thing", "number", "text", before="" if many else "a", plural=many
     )
-    said = f"{draw.choice(['This', 'That', it.english]) if not many else it.english} {be} "
-    german = "Das" if said.startswith(("This ", "That ")) and it.english not in said else ""
-    german = german or it.german["nom"]
-    return _begun(f"{said}{other.english}."), _begun(f"{german} {ist} {other.german['nom']}.")
+    named = it.english if many else draw.choice(["This", "That", it.english])
+    german = it.german["nom"] if named == it.english else "Das"
+    return f"{named} {be} {other.english}.", f"{german} {ist} {other.german['nom']}."
 
 
 def has(field: Field) -> Pair:
@@ -385,8 +376,9 @@ def has(field: Field) -> Pair:
         parts = field.phrase(
             "machine", "number", "text", before=draw.choice([*COUNTS]), plural=True
         )
-        return _begun(f"{it.english} {have} {parts.english}."), _begun(
-            f"{it.german['nom']} {hat} {parts.german['acc']}."
+        return (
+            f"{it.english} {have} {parts.english}.",
+            f"{it.german['nom']} {hat} {parts.german['acc']}.",
         )
     part = field.phrase("text", "number", before="the", plural=False)
     whole = field.phrase(
@@ -395,7 +387,7 @@ def has(field: Field) -> Pair:
     verb, who = draw.choice(field.verbs), field.subject()
     act = (who, verb, Phrase(f"{part.english} of {whole.english}", {}, "s"))
     german = _main(who, verb, f"{part.german['acc']} {whole.german['gen']}")
-    return _begun(f"{_said(*act)}."), _begun(f"{german}.")
+    return f"{_said(*act)}.", f"{german}."
 
 
 def topic(field: Field) -> Pair:
@@ -411,9 +403,11 @@ def topic(field: Field) -> Pair:
     love, liebe, lieben = draw.choice(FEELS)
     who, wer, braucht = draw.choice(
         [
-            *[("you need", "du", "brauchst"), ("we need", "wir", "brauchen")],
-            *[("I need", "ich", "brauche"), ("you need", "man", "braucht")][:1],
-            *[("you want", "du", "willst"), ("we have", "wir", "haben")],
+            ("you need", "du", "brauchst"),
+            ("we need", "wir", "brauchen"),
+            ("I need", "ich", "brauche"),
+            ("you want", "du", "willst"),
+            ("we have", "wir", "haben"),
         ]
     )
     hard, schwer = draw.choice(
@@ -422,16 +416,16 @@ def topic(field: Field) -> Pair:
     return draw.choice(
         [
             (
-                f"{_begun(english)} {be} all {who}.",
-                f"{_begun(german)} {ist} alles, was {wer} {braucht}.",
+                f"{english} {be} all {who}.",
+                f"{german} {ist} alles, was {wer} {braucht}.",
             ),
             (
-                f"All {who} {be if be == 'is' else 'is'} {english}.",
+                f"All {who} is {english}.",
                 f"Alles, was {wer} {braucht}, ist {german}.",
             ),
             (f"I {love} {english}.", f"Ich {liebe} {german}."),
             (f"We {love} {english}.", f"Wir {lieben} {german}."),
-            (f"{_begun(english)} {be} {hard}.", f"{_begun(german)} {ist} {schwer}."),
+            (f"{english} {be} {hard}.", f"{german} {ist} {schwer}."),
             (f"I think {english} {be} {hard}.", f"Ich denke, {german} {ist} {schwer}."),
             (f"What {be} {english}?", f"Was {ist} {german}?"),
             (f"There is no {other} without {english}.", f"Es gibt keine {anderes} ohne {german}.")
@@ -451,19 +445,17 @@ def place(field: Field) -> Pair:
     )
     english, german = field.one_of(table)
     verb, preposition, case, *prefix = german.split()
-    how = {"plural": False, "adjectives": field.draw.choice([0, 1, 2])}
-    who = field.phrase(*kinds, **how)
+    who = field.phrase(*kinds, plural=False, adjectives=field.draw.choice([0, 1, 2]))
     what = field.phrase(*kinds, plural=False, adjectives=field.draw.choice([0, 0, 1]))
-    return _begun(f"{who.english} {english} {what.english}."), _begun(
-        _joined(who.german["nom"], verb, preposition, what.german[case], *prefix) + "."
-    )
+    return f"{who.english} {english} {what.english}.", _joined(
+        who.german["nom"], verb, preposition, what.german[case], *prefix
+    ) + "."
 
 
 def other(field: Field) -> Pair:
     """Every word looks at every other word."""
     it = field.noun("machine", "text", "number")
-    stem = [it.rest] * (it.rest not in ("", "weak"))
-    every = _german(it, "nom", "every", stem, many=False)
+    every = it.phrase("nom", "every")
     looks, sieht, case = field.draw.choice(
         [
             ("looks at", "schaut auf {}", "acc"),
@@ -476,12 +468,12 @@ def other(field: Field) -> Pair:
         [("every other", "every"), ("the other", "the"), ("all other", "")]
     )
     many = form == "all other" or (form == "the other" and field.draw.random() < 0.5)
-    what = _german(it, case, after, ["ander", *stem], many=many)
-    named = _plural(it.english) if many else it.english
-    if many and form == "all other":  # which has the endings after `die`
-        plain = _german(it, case, "the", ["ander", *stem], many=True)
+    what = it.phrase(case, after, ["ander"], plural=many)
+    named = it.plural if many else it.english
+    if form == "all other":  # which has the endings after `die`
+        plain = it.phrase(case, "the", ["ander"], plural=True)
         what = f"alle{'n' if case == 'dat' else ''} {plain.split(' ', 1)[1]}"
-    return f"Every {it.english} {looks} {form} {named}.", f"{_begun(every)} {sieht.format(what)}."
+    return f"Every {it.english} {looks} {form} {named}.", f"{every} {sieht.format(what)}."
 
 
 def to(field: Field) -> Pair:
@@ -497,12 +489,12 @@ def to(field: Field) -> Pair:
         [
             (f"It {be} {hard} to {verb.english} {what.english}.", f"Es {ist} {schwer}, {done}."),
             (
-                f"{_begun(who.english)} tries to {verb.english} {what.english}.",
-                f"{_begun(who.german['nom'])} versucht, {done}.",
+                f"{who.english} tries to {verb.english} {what.english}.",
+                f"{who.german['nom']} versucht, {done}.",
             ),
             (
-                f"{_begun(who.english)} learns to {verb.english} {what.english}.",
-                f"{_begun(who.german['nom'])} lernt, {done}.",
+                f"{who.english} learns to {verb.english} {what.english}.",
+                f"{who.german['nom']} lernt, {done}.",
             ),
         ]
     )
@@ -530,18 +522,18 @@ def learns(field: Field) -> Pair:
         [
             *[
                 (
-                    _begun(f"{who.english} {learn} from {source[0]}."),
-                    _begun(f"{who.german['nom']} {lernt} aus {source[1]}."),
+                    f"{who.english} {learn} from {source[0]}.",
+                    f"{who.german['nom']} {lernt} aus {source[1]}.",
                 )
             ]
             * 2,
             (
-                _begun(f"{who.english} {work} with {source[0]}."),
-                _begun(f"{who.german['nom']} {arbeitet} mit {source[1]}."),
+                f"{who.english} {work} with {source[0]}.",
+                f"{who.german['nom']} {arbeitet} mit {source[1]}.",
             ),
             (
-                _begun(f"{who.english} {consist} of {source[0]}."),
-                _begun(f"{who.german['nom']} {besteht} aus {source[1]}."),
+                f"{who.english} {consist} of {source[0]}.",
+                f"{who.german['nom']} {besteht} aus {source[1]}.",
             ),
         ]
     )
@@ -577,12 +569,12 @@ def parts(sentences: int = SENTENCES) -> dict[str, list[str]]:
     for make in PATTERNS:
         if make is saying:  # there are no others of these
             continue
-        different = dict(make(tested) for _ in range(2 * TESTED))
+        different = dict(_begun(make(tested)) for _ in range(2 * TESTED))
         for source, target in list(different.items())[:TESTED]:
             tests[source] = f"{source}\t{target}\t\tfield_{make.__name__}"
     field = Field(2)
     makes = field.draw.choices(list(PATTERNS), list(PATTERNS.values()), k=sentences)
-    made = [make(field) for make in makes]
+    made = [_begun(make(field)) for make in makes]
     return {
         "field-train": [f"{source}\t{target}" for source, target in made if source not in tests],
         "field": list(tests.values()),

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "pretrained"
-
 
 @pytest.fixture(scope="module")
-def grammar():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("grammar_sentences")
-    finally:
-        sys.path.remove(str(FOLDER))
+def grammar(pretrained):
+    return pretrained("grammar_sentences")
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import importlib
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful import inspect
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "pretrained"
 
 TREES = """\
 # newdoc id = one
@@ -39,12 +36,8 @@ TREES = """\
 
 
 @pytest.fixture(scope="module")
-def program() -> Any:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("tree_heads")
-    finally:
-        sys.path.remove(str(FOLDER))
+def program(pretrained: Callable[[str], Any]) -> Any:
+    return pretrained("tree_heads")
 
 
 @pytest.fixture
@@ -147,8 +140,8 @@ def test_attention_between_words_adds_up_to_that_of_pieces(
     assert between[1, 2, 0, -1] == pytest.approx(expected)
 
 
-def test_senses_are_those_of_the_german_word(program: Any) -> None:
-    senses = importlib.import_module("bank_senses")
+def test_senses_are_those_of_the_german_word(pretrained: Callable[[str], Any]) -> None:
+    senses = pretrained("bank_senses")
     pairs = [
         ("The bank by the lake is wide.", "Das Ufer am See ist breit."),
         ("She went to the bank.", "Sie ging zur Bank."),
@@ -160,8 +153,10 @@ def test_senses_are_those_of_the_german_word(program: Any) -> None:
     assert [senses.begins(source) for source, _ in pairs] == [True, False, False, True]
 
 
-def test_equal_distances_are_half_right(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    senses = importlib.import_module("bank_senses")
+def test_equal_distances_are_half_right(
+    pretrained: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    senses = pretrained("bank_senses")
     vectors = {"same": [0.0, 1.0], "near": [1.0, 0.1], "far": [-1.0, 0.0]}
     monkeypatch.setattr(
         senses, "_vectors", lambda _, texts: np.array([vectors[text] for text in texts])

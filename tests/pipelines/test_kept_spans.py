@@ -164,6 +164,7 @@ def test_a_sentence_without_place_for_its_parts_is_left_and_said(model, monkeypa
 
 
 def test_nothing_is_kept_where_nothing_is_to_be(model):
+    assert str(model.translate(["12345"], protect=[])[0]) != "12345"
     address = "https://example.org/q?x=17"
     assert address not in model.translate([f"See {address} now."], protect=[])[0]
     assert address in model.translate([f"See {address} now."], protect=["urls"])[0]

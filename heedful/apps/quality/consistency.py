@@ -310,9 +310,7 @@ class _Source:
     def finish(self, translation: Translation) -> Translation:
         """Return the final translation, without next-best translations."""
         translation = with_source(translation, self.respelling)
-        # A text of nothing but names has nothing to translate, and a model may add words to it.
-        only_names = [(0, len(translation), self.text)] if self._is_names_alone() else None
-        names = only_names or list(self._unknown(translation))
+        names = list(self._unknown(translation))
         edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
         translation = respelled(translation, Respelling.of(translation, edits))
         if not self.translator.copy_unknown:
@@ -321,17 +319,22 @@ class _Source:
         spelled = name_edits(self.text, translation, languages, pair)
         return respelled(translation, Respelling.of(translation, spelled))
 
-    def _is_names_alone(self) -> bool:
-        """Return whether the text has no word besides those that are copied."""
-        rest = self.respelling.result
-        for name, *_ in self.copies:
-            rest = re.sub(rf"(?<!\w){name}(?!\w)", "", rest)
-        return bool(self.copies) and not any(map(str.isalnum, rest))
-
     def _unknown(self, translation: str) -> Iterator[Edit]:
         """Return edits that replace placeholder names by the unknown words."""
+        if self.copies and not self._has_other_words():  # a model may add words to such a text
+            yield 0, len(translation), self.text
+        else:
+            yield from self._replaced(translation)
+
+    def _has_other_words(self) -> bool:
+        """Return whether the text has words besides those that are copied."""
+        written = self.respelling.result
+        left_out = [(start, end, "") for start, end, _ in self._replaced(written)]
+        return any(map(str.isalnum, Respelling.of(written, left_out).result))
+
+    def _replaced(self, text: str) -> Iterator[Edit]:
         for name, _, word in self.copies:
-            for match in re.finditer(rf"(?<!\w){name}(?!\w)", translation):
+            for match in re.finditer(rf"(?<!\w){name}(?!\w)", text):
                 yield *match.span(), word
 
     def _case(self, translation: str, names: Sequence[Span]) -> Iterator[Edit]:

@@ -86,10 +86,10 @@ def test_numbers_that_are_missing_are_required(translator: TranslationPipeline) 
 
 def test_samples_cannot_be_required_to_have_numbers(translator: TranslationPipeline) -> None:
     ours = ConsistentTranslation(translator, numbers="keep", languages=("en", "de"))
-    source = "4 of the 9 players won 3 games in 2 weeks."
+    source = "3 boys and 4 girls and 5 dogs were playing in the park with 6 balls."
     (found,) = ours.translate([source], sampling=True, temperature=0.1)
-    assert "4" not in found
-    assert ours.unmended == 2
+    assert "5" not in found
+    assert ours.unmended == 1
 
 
 @pytest.mark.parametrize("options", [{"alternatives": 3}, {"risk_samples": 4, "seed": 2}])

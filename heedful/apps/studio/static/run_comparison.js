@@ -35,16 +35,17 @@ const write = (run, [, of, words = (each) => (typeof each === "number" ? number(
 
 const BEST = "best validation";
 
-const isOneScore = (runs) => new Set(runs.flatMap(({ best }) => (best ? [best[0]] : []))).size === 1;
+/** The score that chose the best models of all runs; undefined where they differ. */
+function scoreOf(runs) {
+  const names = new Set(runs.flatMap(({ best }) => (best ? [best[0]] : [])));
+  return names.size === 1 ? figureName([...names][0]) : undefined;
+}
 
-/** What stands above a column: where all runs have one score, its name stands there once. */
-const headingOf = (name, runs) => (name === BEST && isOneScore(runs) ? `${BEST} ${figureName(runs.find(({ best }) => best).best[0])}` : name);
-
-/** Columns of the table of all runs: what is told of a run, for the order, and how it is written. */
-const columnsOf = (runs) => [
+/** Columns of the table of all runs: what is told of a run, for the order, how it is written, and what stands above it but its name. */
+const columnsOf = (runs, score = scoreOf(runs)) => [
   ...[...new Set(runs.flatMap((run) => Object.keys(run.settings)))].map(settings),
   // Runs with one score stand together: BLEU is not compared with accuracy.
-  [BEST, (run) => run.best, ([name, value]) => (isOneScore(runs) ? number(value, 3) : `${figureName(name)} ${number(value, 3)}`)],
+  [BEST, (run) => run.best, ([name, value]) => `${score ? "" : `${figureName(name)} `}${number(value, 3)}`, score && `${BEST} ${score}`],
   ["state", stateOf],
   ["step", (run) => run.step, (step, run) => `${number(step)}${run.max_steps && run.max_steps !== step ? ` of ${number(run.max_steps)}` : ""}`],
   ["newest loss", (run) => run.loss, (loss) => number(loss, 3)],
@@ -73,6 +74,7 @@ function tableOfRuns(state, runs, lift) {
   // What many runs share is said below, once.
   const shared = runs.length > FEW ? all.filter((column) => new Set(runs.map((run) => write(run, column))).size === 1) : [];
   const columns = [["run", (run) => run.name], ...all.filter((column) => !shared.includes(column))];
+  const titles = columns.map(([name, , , title = name]) => title);
   const { sort, runs: chosen } = state.values;
   const [by, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
   const value = columns.find(([name]) => name === by)?.[1];
@@ -83,11 +85,11 @@ function tableOfRuns(state, runs, lift) {
     box.addEventListener("change", () => state.set({ runs: box.checked ? [...chosen, run.name] : chosen.filter((name) => name !== run.name) }, { step: true }));
     return h("label", { class: "check" }, box, h("span", {}, run.name));
   };
-  const made = table("State of the runs", columns.map(([name]) => headingOf(name, runs)), rows.map((run) => [tick(run), ...columns.slice(1).map((column) => write(run, column))]));
+  const made = table("State of the runs", titles, rows.map((run) => [tick(run), ...columns.slice(1).map((column) => write(run, column))]));
   [...made.querySelectorAll("thead th")].forEach((heading, i) => {
     const [name] = columns[i];
     heading.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
-    heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, headingOf(name, runs)));
+    heading.replaceChildren(h("button", { type: "button", class: "sort", title: "Put the runs in this order", onclick: () => state.set({ sort: name !== by ? name : down ? "" : `-${name}` }) }, titles[i]));
   });
   made.querySelectorAll("tbody tr").forEach((row, i) => {
     for (const into of ["pointerenter", "focusin"]) row.addEventListener(into, () => lift(rows[i].name));

@@ -4,7 +4,7 @@
 import { decimalsOf, fixed, h, isStill, s } from "../dom.js";
 import { css, diverging, redrawn } from "./colours.js";
 import { isMark } from "./flow.js";
-import { shownPiece } from "./links.js";
+import { shownPiece, spokenPiece } from "./links.js";
 import { largest, usual } from "./strip.js";
 
 const CELL = 7; // pixels of a channel
@@ -130,7 +130,7 @@ function draw(host, picture, before, keep) {
   };
   mark(words.includes(at.word) ? at : { ...at, word });
   listen(svg, { rows, words, tops, left, step, at, go, choose });
-  const rest = words.length < tokens.length && `${words.length} of ${tokens.length} words, those that “${shownPiece(tokens[word]).replace(/^·(?=.)/, "")}” looks at most: there is no room for more.`;
+  const rest = words.length < tokens.length && `${words.length} of ${tokens.length} words, those that “${spokenPiece(tokens[word])}” looks at most: there is no room for more.`;
   host.replaceChildren(svg, rest ? h("p", { class: "hint" }, rest) : "");
 }
 
@@ -141,7 +141,7 @@ function toldOf(rows, values) {
 }
 
 function shortened(piece, step) {
-  const name = shownPiece(piece).replace(/^·(?=.)/, "");
+  const name = spokenPiece(piece);
   const room = Math.max(3, Math.floor(step / 7));
   return name.length > room ? `${name.slice(0, room - 1)}…` : name;
 }
